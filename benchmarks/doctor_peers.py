@@ -25,10 +25,11 @@ import pandas as pd
 
 from grpolab.doctor import diagnose, diagnose_log
 from grpolab.framework_names import LOG_NAMES
+from grpolab.meanings import METRICS
 from grpolab.paths import Results, read_json, write_text_atomic
 from grpolab.report.text import markdown_table
 from grpolab.studies.sweep import sweep
-from grpolab.vocabulary import DIVERGED, METRICS
+from grpolab.vocabulary import DIVERGED
 
 OURS, FOLDER, RLDOCTOR, HARNESS = "ours", "ours, with the run folder", "rl-doctor", "probe-the-harness"
 TOOLS = (FOLDER, OURS, RLDOCTOR, HARNESS)

@@ -26,9 +26,19 @@ from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import by_cell
 from grpolab.report.statistics import looks
 from grpolab.report.statistics.intervals import COVERAGE, iqm, resample, sd_interval, t_interval
-from grpolab.report.statistics.power import POWER, detectable_difference
-from grpolab.report.statistics.tests import Difference, fisher, holm, paired_difference, rank_trend, sign_test, wilson
+from grpolab.report.statistics.tests import (
+    POWER,
+    Difference,
+    detectable_difference,
+    fisher,
+    holm,
+    paired_difference,
+    rank_trend,
+    sign_test,
+    wilson,
+)
 from grpolab.report.text import NONE, count, markdown_table, probability
+from grpolab.study_names import planned_name
 
 ALPHA = 0.05
 LEVEL, BELOW, COVERS = (0.03, 0.07), (0.0, 0.06), (0.93, 0.97)  # promises: a rate must lie within
@@ -245,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("results"))
     given = parser.parse_args(arguments)
     results, rng = Results.open(str(given.results)), np.random.default_rng(given.seed)
-    facets = baseline_runs(load(results, results.name_of(given.study)))  # first: it may refuse
+    facets = baseline_runs(load(results, planned_name(results, given.study)))  # first: it may refuse
     checks = [*simulate(given.studies, rng), *split_one_arm(facets, rng)]
     note = NOTE.format(runs=count(sum(map(len, facets)), "run"), facets=count(len(facets), "facet"))
     about = f"Simulated studies (generator seed {given.seed}), and runs of `{given.study}`."

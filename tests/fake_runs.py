@@ -15,7 +15,7 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from grpolab import vocabulary
+from grpolab import meanings
 from grpolab.paths import Results, write_json_atomic, write_text_atomic
 from grpolab.run.folder import Heartbeat
 from grpolab.run.lease import Lease
@@ -129,7 +129,7 @@ class FakeRun:
         self._append("journal.jsonl", {"kind": kind, "rollout_step": self.step, **position, **self._values(kind)})
 
     def _values(self, kind: str) -> dict[str, float]:
-        names = [m.name for m in vocabulary.METRICS.values() if m.kind == kind]
+        names = [m.name for m in meanings.METRICS.values() if m.kind == kind]
         return {name: round(self.level + self.step / 50 + 0.2 * self.random.random(), 6) for name in names}
 
     def _append(self, name: str, record: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ def expected_points(folder: Path) -> dict[tuple[str, int], float]:
     records = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     records += [{"kind": "timing"} | json.loads(line) for line in (folder / "timing.jsonl").read_text().splitlines()]
     for record in records:  # of the updates of a rollout step the last one stays
-        for name, metric in vocabulary.METRICS.items():
+        for name, metric in meanings.METRICS.items():
             if metric.mirrored and metric.kind == record["kind"] and isinstance(record.get(name), int | float):
                 points[name, record["rollout_step"]] = record[name]
     return points

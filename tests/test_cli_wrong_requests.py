@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from grpolab.cli import main
-from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
+from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, suggest_our_names
 from grpolab.paths import project_root
 from grpolab.sweep import engine
 from grpolab.sweep.compose import compose
@@ -148,7 +148,7 @@ def test_what_other_frameworks_call_it_is_a_key_here():
     assert [name for name in ours if name.partition(" ")[0].rstrip(",") not in keys] == []
     called = [name for names in LOOK_HERE.values() for words in names.values() for name in words.split()]
     theirs = {name.rpartition(".")[2] for name in [*VERL_NAMES, *called]}
-    hinted = {name for name in theirs if our_names(name)}
+    hinted = {name for name in theirs if suggest_our_names(name)}
     assert hinted == theirs
 
 

@@ -23,6 +23,7 @@ LEAVES = {
     "framework_metrics",
     "framework_names",
     "credentials",
+    "meanings",
     "vocabulary",
     "quantities",
     "errors",
@@ -34,6 +35,7 @@ LEAVES = {
     "content",
     "registry",
     "seeds",
+    "study_names",
     "terminal",
     "user_source",
 }

@@ -36,7 +36,6 @@ HIDDEN = "***"
 
 USER = re.compile(r"(?<=://)([^:/?#@\s]*):[^\s\"'<>\\]{0,512}@")  # user:password@
 HTTP_USER = re.compile(r"(https?://)[^/?#@\s\"'<>\\]+@")  # a user alone may be a token
-OPTION = re.compile(r"((?:password|passwd|pwd|token|secret)\w*(?:=|%3D))[^&;%\s]+", re.IGNORECASE)
 
 _WORDS = (
     r"(?:password|passwd|pwd|passphrase|secret|(?:api|access|secret|private)[_-]?key|(?:api|auth|access)[_-]?token)"
@@ -63,19 +62,8 @@ _HINT = re.compile(
     r"://|pass|pwd|token|secret|key|sig|bearer|basic|authori|hf_|sk-|gh[pousr]_|github_pat|glpat|xox|akia|aiza|eyj",
     re.I,
 )
-_REFERENCE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*(?:,\s*([^{}]*?)\s*)?\}")
+REFERENCE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*(?:,\s*([^{}]*?)\s*)?\}")
 _told: set[str] = set()  # values that `with_environment` has read in this process
-
-
-def password_problem(uri: str) -> str | None:
-    """Return why a URI with a password or a token is refused; None if it has none."""
-    if not any(pattern.search(uri) for pattern in (USER, HTTP_USER, OPTION)):
-        return None
-    return (
-        "has a password in it, which would be written down with every run: leave it to the environment"
-        " (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN for a server, PGPASSWORD or"
-        " ~/.pgpass for PostgreSQL)"
-    )
 
 
 def without_secrets(text: str) -> str:
@@ -158,31 +146,9 @@ def reveals(key: str, value: Any) -> bool:
     return without_secrets(text) != text
 
 
-def secrets_named(resolved: Any, written: Any, key: str = "") -> Any:
-    """Return the `resolved` values, but those that hold a secret as they were `written`, by its name."""
-    if isinstance(written, dict):
-        return {name: secrets_named(resolved[name], item, str(name)) for name, item in written.items()}
-    if isinstance(written, list):
-        return [secrets_named(*pair, key) for pair in zip(resolved, written, strict=True)]
-    names = [match[1] for match in _REFERENCE.finditer(written)] if isinstance(written, str) else []
-    return written if names and (reveals(key, resolved) or any(map(is_secret_name, names))) else resolved
-
-
-def plain_secrets(value: Any, key: str) -> Iterator[str]:
-    """Yield the dotted keys below `key` whose value is a secret, not the name of one."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from plain_secrets(item, f"{key}.{name}")
-    elif isinstance(value, list):
-        for item in value:
-            yield from plain_secrets(item, key)
-    elif not _REFERENCE.search(str(value)) and reveals(key.rpartition(".")[2], value):
-        yield key
-
-
 def variables_named(value: Any) -> list[str]:
     """Return the names of the variables in a nested value: `${oc.env:NAME}`."""
-    return [match[1] for match in _REFERENCE.finditer(json.dumps(value))]
+    return [match[1] for match in REFERENCE.finditer(json.dumps(value))]
 
 
 def with_environment(value: Any) -> Any:
@@ -198,4 +164,4 @@ def with_environment(value: Any) -> Any:
         return {key: with_environment(item) for key, item in value.items()}
     if isinstance(value, list):
         return [with_environment(item) for item in value]
-    return _REFERENCE.sub(found, value) if isinstance(value, str) else value
+    return REFERENCE.sub(found, value) if isinstance(value, str) else value

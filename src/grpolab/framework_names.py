@@ -177,31 +177,17 @@ LOOK_HERE: dict[str, dict[str, str]] = {
         "aggregation": "token_level_loss",
         "model.path, with model=pretrained": "pretrain",
     },
-    "slime, AReaL": {
-        "epsilon": "eps_clip",
-        "epsilon_high": "eps_clip_high",
-        "dual_clip": "eps_clip_c",
-    },
-    "SkyRL": {
-        "epsilon": "eps_clip_low",
-        "epsilon_high": "eps_clip_high",
-    },
+    "slime, AReaL": {"epsilon": "eps_clip", "epsilon_high": "eps_clip_high", "dual_clip": "eps_clip_c"},
+    "SkyRL": {"epsilon": "eps_clip_low", "epsilon_high": "eps_clip_high"},
     "NeMo-RL": {
         "epsilon": "ratio_clip_min",
         "epsilon_high": "ratio_clip_max",
         "dual_clip": "ratio_clip_c",
         "beta": "reference_policy_kl_penalty",
     },
-    "open-instruct": {
-        "epsilon": "clip_lower",
-        "epsilon_high": "clip_higher",
-    },
-    "DeepSpeed-Chat": {
-        "beta": "kl_ctl",
-    },
-    "torchtune": {
-        "beta": "kl_coeff",
-    },
+    "open-instruct": {"epsilon": "clip_lower", "epsilon_high": "clip_higher"},
+    "DeepSpeed-Chat": {"beta": "kl_ctl"},
+    "torchtune": {"beta": "kl_coeff"},
     "papers": {
         "num_iterations": "mu",
         "num_generations": "group_size",
@@ -212,7 +198,7 @@ LOOK_HERE: dict[str, dict[str, str]] = {
 }
 
 
-def our_names(name: str) -> str:
+def suggest_our_names(name: str) -> str:
     """Return `learning_rate (verl)` for `lr`, an option of another framework; empty where none has it.
 
     Of a dotted name the last part counts.
@@ -228,7 +214,7 @@ def our_names(name: str) -> str:
     return " or ".join(f"{ours} ({', '.join(frameworks)})" for ours, frameworks in frameworks_of.items())
 
 
-def in_their_names(framework: str, text: str) -> str:
+def translate_advice(framework: str, text: str) -> str:
     """Return advice with our options under a framework's names; one with its value (`beta=0`) stays."""
     looked = next((names for name, names in LOOK_HERE.items() if name.lower() == framework), {})
     theirs = {ours: called.split()[0] for ours, called in looked.items() if "," not in ours}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import json
 import math
 import os
@@ -13,14 +11,14 @@ import stat
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from grpolab import FOLDER_FORMAT
 from grpolab.credentials import without_secrets_in
-from grpolab.errors import Damaged, RequestError, near_matches
+from grpolab.errors import Damaged, RequestError
 
 # How every process is started. -P: a random.py in the working directory does not replace Python's own.
 PYTHON = (sys.executable, "-P")
@@ -72,44 +70,6 @@ def commit(root: Path) -> str | None:
     """Return the commit of a checkout; None outside of one."""
     said = git(root, "rev-parse", "HEAD")
     return said.strip() if said else None
-
-
-def available() -> list[str]:
-    """Return the names of the studies in experiments/."""
-    return sorted(file.stem for file in (project_root() / "experiments").glob("*.yaml"))
-
-
-def study_file(given: str) -> Path:
-    """Find a study's file by the name of the study or by a path that ends in .yaml.
-
-    A study is called like its file, so no file elsewhere may have the name of a study in experiments/. Raises
-    RequestError.
-    """
-    known, folder = available(), project_root() / "experiments"
-    file = Path(given).expanduser()
-    if given in known:
-        return folder / f"{given}.yaml"
-    if not _is_path(given):
-        beside = f" (did you mean {given}.yaml?)" if Path(f"{given}.yaml").is_file() else near_matches(given, known)
-        raise RequestError(
-            f"study {given} is unknown{beside}: have {', '.join(known)}, or the path of a file of your own that ends"
-            " in .yaml"
-        )
-    if not file.is_file():
-        raise RequestError(f"study {given}: there is no such file")
-    if file.stem in known and file.resolve() != (folder / file.name).resolve():
-        raise RequestError(f"study {given}: {file.stem} is a study of experiments/ already: rename the file")
-    return file
-
-
-def _is_path(study: str) -> bool:
-    return study.endswith((".yaml", ".yml"))
-
-
-def within_project(file: Path) -> str:
-    """Return a file's path relative to the project's root, or its absolute path if it lies elsewhere."""
-    root, whole = project_root().resolve(), file.resolve()
-    return str(whole.relative_to(root)) if whole.is_relative_to(root) else str(whole)
 
 
 def results_folder(root: str | Path) -> Path:
@@ -177,35 +137,6 @@ class Results:
         """Return the names of the studies that have a plan."""
         return sorted(file.parent.name for file in self.studies.glob("*/plan.json"))
 
-    def name_of(self, given: str) -> str:
-        """Return the name of a study that is given by its name or by its file's path.
-
-        Raises RequestError if there is no such file, or no plan of it here.
-        """
-        if not _is_path(given):
-            return given
-        file = study_file(given)
-        if not any(place.is_file() for place in (self.plan(file.stem), self.committed_plan(file.stem))):
-            raise self.not_planned(given)
-        if problem := self.namesake(file.stem, within_project(file)):
-            raise RequestError(f"study {given}: {problem}")
-        return file.stem
-
-    def namesake(self, study: str, file: str) -> str:
-        """Return a sentence if the plan here was made from another file of that name; else an empty string."""
-        planned = (read_json(self.plan(study)) or {}).get("file", file)
-        if planned == file or not (project_root() / planned).is_file():  # a moved file is the same study
-            return ""
-        return f"{study} is planned in {self.root} from {planned}: give one of them another name"
-
-    def not_planned(self, given: str) -> RequestError:
-        """Return the error for a study that has no plan here."""
-        planned = [name for name in self.planned() if name != given]  # its own plan may be here, and its file gone
-        if _is_path(given) or given in available():
-            return RequestError(f"study {given} is not planned in {self.root}: run `grpolab sweep {given}` first")
-        have = f"planned are {', '.join(planned)}" if planned else "none is, `grpolab sweep STUDY` plans one"
-        return RequestError(f"study {given} is not planned in {self.root}{near_matches(given, planned)}: {have}")
-
     def committed_plan(self, study: str) -> Path:
         """Return the study's plan in the committed reference."""
         return self.reference / "plans" / f"{study}.json"
@@ -225,13 +156,6 @@ class Results:
         if not isinstance(name, str) or not form.fullmatch(name):
             raise Damaged(f"{folder}: {name!r} is not {what}, which is like {form.pattern}")
         return folder / name
-
-    def refuse_outside(self, path: Path) -> None:
-        """Raise Damaged if a link leads `path` out of the results folder; its top folders may be links themselves."""
-        top = self.root / path.relative_to(self.root).parts[0]
-        to = os.path.realpath(path)
-        if not Path(to).is_relative_to(os.path.realpath(top)):
-            raise Damaged(f"{path} leads out of {top}, to {to}: nothing is written there")
 
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -310,15 +234,6 @@ def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:
 def json_bytes(value: Any) -> bytes:
     """Return a value as the bytes of a JSON file, with its secrets masked."""
     return (json.dumps(without_secrets_in(plain(value)), allow_nan=False, indent=1) + "\n").encode()
-
-
-def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with the same keys, at least one, as a table."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text_atomic(path, text.getvalue())
 
 
 def open_file(path: str, flags: int) -> int:

@@ -28,8 +28,8 @@ class Surrogate(NamedTuple):
     whole_minibatch: bool = False  # it compares the tokens of a minibatch with each other, and needs it in one piece
 
 
-# Surrogate (grpo/surrogates.py, grpo/more_surrogates.py): the loss of a token or sequence before averaging.
-COMMON, MORE = "grpolab.grpo.surrogates", "grpolab.grpo.more_surrogates"
+# Surrogate (grpo/surrogates.py, frameworks/kernels.py): the loss of a token or sequence before averaging.
+COMMON, MORE = "grpolab.grpo.surrogates", "grpolab.frameworks.kernels"
 SURROGATES = {
     "clipped": Surrogate(f"{COMMON}:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
     "ratio": Surrogate(f"{COMMON}:ratio", clips=False, policy_gradient_at_one=True),
@@ -87,21 +87,15 @@ AGGREGATIONS = {
 
 # KL estimator (grpo/kl.py), from the log ratio of the reference to the policy.
 KL_ESTIMATORS = {
-    "k1": "grpolab.grpo.kl:k1",
-    "k2": "grpolab.grpo.kl:k2",
-    "k3": "grpolab.grpo.kl:k3",
-    "abs": "grpolab.grpo.kl:absolute",
+    name: f"grpolab.grpo.kl:{function}"
+    for name, function in {"k1": "k1", "k2": "k2", "k3": "k3", "abs": "absolute"}.items()
 }
 
 # Advantage estimator (grpo/baselines.py): the baseline that rewards are compared with.
-ADVANTAGES = {
-    "none": "grpolab.grpo.baselines:no_baseline",
-    "group_mean": "grpolab.grpo.baselines:group_mean",
-    "batch_mean": "grpolab.grpo.baselines:batch_mean",
-    "leave_one_out": "grpolab.grpo.baselines:leave_one_out",
-    "length_weighted": "grpolab.grpo.baselines:length_weighted",
-    "second_best": "grpolab.grpo.baselines:second_best",
-    "given": "grpolab.grpo.baselines:given",
+BASELINES = "grpolab.grpo.baselines"
+ADVANTAGES = {"none": f"{BASELINES}:no_baseline"} | {
+    name: f"{BASELINES}:{name}"
+    for name in ("group_mean", "batch_mean", "leave_one_out", "length_weighted", "second_best", "given")
 }
 
 # Those that compare a completion with the others of its group, and have nothing to say about a group of one.
@@ -109,56 +103,40 @@ GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_bes
 
 # Scale (grpo/baselines.py): what a reward less its baseline is divided by.
 SCALES = {
-    "none": "grpolab.grpo.baselines:unscaled",
-    "group": "grpolab.grpo.baselines:group_std",
-    "group_population": "grpolab.grpo.baselines:group_population_std",
-    "batch": "grpolab.grpo.baselines:batch_std",
-    "leave_one_out": "grpolab.grpo.baselines:leave_one_out_std",
-    "group_mean": "grpolab.grpo.baselines:group_mean_reward",
-    "nonzero_share": "grpolab.grpo.baselines:nonzero_share",
+    name: f"{BASELINES}:{function}"
+    for name, function in {
+        "none": "unscaled",
+        "group": "group_std",
+        "group_population": "group_population_std",
+        "batch": "batch_std",
+        "leave_one_out": "leave_one_out_std",
+        "group_mean": "group_mean_reward",
+        "nonzero_share": "nonzero_share",
+    }.items()
 }
 
-# Faults of the training loop (doctor/faults.py), planted by conf/fault/: learners that do one thing wrong.
+# Faults of the training loop (doctor/faults.py), planted by conf/fault/: `zero_gradient` is the class ZeroGradient.
 FAULTS = {
-    "aliased_old_policy": "grpolab.doctor.faults:AliasedOldPolicy",
-    "resynchronised_old_policy": "grpolab.doctor.faults:ResynchronisedOldPolicy",
-    "recomputed_old_log_probs": "grpolab.doctor.faults:RecomputedOldLogProbs",
-    "frozen_parameters": "grpolab.doctor.faults:FrozenParameters",
-    "low_precision_weights": "grpolab.doctor.faults:LowPrecisionWeights",
-    "dropout": "grpolab.doctor.faults:Dropout",
-    "visible_padding": "grpolab.doctor.faults:VisiblePadding",
-    "temperature_mismatch": "grpolab.doctor.faults:TemperatureMismatch",
-    "mask_mismatch": "grpolab.doctor.faults:MaskMismatch",
-    "padding_in_clip_metric": "grpolab.doctor.faults:PaddingInClipMetric",
-    "group_of_one": "grpolab.doctor.faults:GroupOfOne",
-    "truncated_from_the_start": "grpolab.doctor.faults:TruncatedFromTheStart",
-    "zero_gradient": "grpolab.doctor.faults:ZeroGradient",
-    "gradient_explosion": "grpolab.doctor.faults:GradientExplosion",
-    "not_finite": "grpolab.doctor.faults:NotFinite",
-    "growing_sampler_gap": "grpolab.doctor.faults:GrowingSamplerGap",
+    name: f"grpolab.doctor.faults:{name.title().replace('_', '')}"
+    for name in (
+        *("aliased_old_policy", "resynchronised_old_policy", "recomputed_old_log_probs", "frozen_parameters"),
+        *("low_precision_weights", "dropout", "visible_padding", "temperature_mismatch", "mask_mismatch"),
+        *("padding_in_clip_metric", "group_of_one", "truncated_from_the_start", "zero_gradient"),
+        *("gradient_explosion", "not_finite", "growing_sampler_gap"),
+    )
 }
 
 # Frameworks (frameworks/): what each does its own way, its metrics under its names, and the replay of its outputs.
 FRAMEWORKS = {
     name: f"grpolab.frameworks.{name}:FRAMEWORK"
     for name in (
-        "trl",
-        "verl",
-        "roll",
-        "deepspeed_chat",
-        "openrlhf",
-        "slime",
-        "areal",
-        "nemo_rl",
-        "open_instruct",
-        "prime_rl",
-        "skyrl",
-        "torchtune",
+        *("trl", "verl", "roll", "deepspeed_chat", "openrlhf", "slime"),
+        *("areal", "nemo_rl", "open_instruct", "prime_rl", "skyrl", "torchtune"),
     )
 }
 
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
-LOGGED_METRICS = "grpolab.frameworks.logged_metrics:logged_metrics"
+LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
 DATA_PARALLEL = "grpolab.run.parallel:together"
 # The content of files and code that settings name, and a user's own task or reward.
 CONTENT_OF = "grpolab.content:content_of"
@@ -167,13 +145,8 @@ LOAD_OBJECT = "grpolab.tasks.imports:load_object"
 
 # Tasks (tasks/), by the name of their settings; a user's own is named by its import path.
 TASKS = {
-    "addition": "grpolab.tasks.addition:Addition",
-    "sorting": "grpolab.tasks.sorting:Sorting",
-    "filler_sorting": "grpolab.tasks.filler_sorting:FillerSorting",
-    "written_addition": "grpolab.tasks.written_addition:WrittenAddition",
-    "char_count": "grpolab.tasks.char_count:CharCount",
-    "reasoning_gym": "grpolab.tasks.reasoning_gym:ReasoningGym",
-    "jsonl": "grpolab.tasks.jsonl:Jsonl",
+    name: f"grpolab.tasks.{name}:{name.title().replace('_', '')}"
+    for name in ("addition", "sorting", "filler_sorting", "written_addition", "char_count", "reasoning_gym", "jsonl")
 }
 
 

@@ -1,19 +1,6 @@
-"""The names in journals, charts and tables, each with its meaning and unit.
-
-One name, one meaning. `docs/metrics.md` is generated from this file (`grpolab vocabulary`). A metric that was not
-computed, or has nothing to be computed from (no token was up-clipped), is absent from its record: missing is never zero.
-Records of the journal have a `kind`: an optimiser step (`update`), a rollout step (`rollout`), an evaluation
-(`evaluation`) or, now and then, a `histogram`.
-"""
+"""Names that several packages share; `meanings.py` explains metrics and tags."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, fields
-from typing import Literal
-
-from grpolab.quantities import QUANTITIES, Thresholds
-
-Kind = Literal["update", "rollout", "evaluation", "timing"]
 
 # --- registration ---------------------------------------------------------------------------------------------------
 REGISTRY = "experiments/registrations.jsonl"  # below the project
@@ -22,7 +9,7 @@ REGISTRY = "experiments/registrations.jsonl"  # below the project
 REGIME_SEEDS, TUNING_SEEDS, CONFIRMATION_SEEDS = 900, 1000, 2000
 REGIMES = "regimes"  # the study that chooses them
 
-# Numbers of seeds after which registered hypotheses are looked at; the levels of `report/statistics/looks.py` are for these.
+# Numbers of seeds after which registered hypotheses are tested, at the levels of `report/statistics/looks.py`.
 LOOKS = (5, 10, 15, 20)
 
 # The smallest difference that matters, where a hypothesis names none: of a score a share of the baseline's gain on the
@@ -39,7 +26,8 @@ RESULTS = (COMPLETED, DIVERGED, STOPPED)  # they say something about the cell; a
 OUTCOMES = {
     COMPLETED: "ran to its end: the first of rollout_steps, max_completions, max_optimizer_steps and max_seconds",
     DIVERGED: "loss, gradient or weights became non-finite; the last finite evaluation is carried forward",
-    STOPPED: "its early stop found it hopeless: the metric of `early_stop` stayed at or below the threshold; the last evaluation is carried forward",
+    STOPPED: "its early stop found it hopeless: the metric of `early_stop` stayed at or below the threshold; the last"
+    " evaluation is carried forward",
     FAILED: "an error ended it; the error is kept",
     MISSING: "planned, and not run yet",
     DAMAGED: "it ended, and its files are not those that were written then: left out; `--retry-failed` trains it anew",
@@ -48,28 +36,13 @@ OUTCOMES = {
 # --- states of a tuning's trial, in trials.json; it diverges and fails as a run does ---------------------------------
 COMPLETE, PRUNED, RUNNING = "complete", "pruned", "running"
 
-# --- tags of an MLflow run; besides them each factor of its study is one, with the level of the cell ----------------
-TAGS = {
-    "study": "the study that asks for the run",
-    "variant": "the cell without its seed: one level of each factor; absent on the summary run",
-    "arm": "the level of the factor that the study compares",
-    "task": "what is learnt",
-    "seed": "the run's seed",
-    "signature": "hash of resolved settings, of the content that they name (data, own code, local model, package) and of"
-    " results_version; the run's folder",
-    "outcome": "completed, diverged, stopped or failed",
-    "lost": "no, or how: collapsed, diverged or stopped; by the thresholds of the study",
-    "cause": "the first cause that the doctor finds in its journal (`grpolab diagnose RUN`), or `none known`",
-    "line": "the variant, by which charts are grouped: spaces behind it give arms different colours in MLflow's pages",
-}
-
 # --- what a study may ask its report for, besides metrics -----------------------------------------------------------
 # fmt: off
 FIGURES = (
-    "F1", "F2", "F3", "F4", "F5", "F6", "F8", "F9", "F10", "F12", "F13", "F15", "F16", "F17", "F18", "F20", "F21", "F24",
-    "F25", "F26", "F27", "F28", "F32", "F34", "D1", "D2",
+    "F1", "F2", "F3", "F4", "F5", "F6", "F8", "F9", "F10", "F12", "F13", "F15", "F16", "F17", "F18", "F20", "F21",
+    "F24", "F25", "F26", "F27", "F28", "F32", "F34", "D1", "D2",
 )
-GONE_FIGURES = ("F7", "F11", "F14", "F19", "F22", "F23", "F29", "F30", "F31", "F33")  # plans of older programs have them
+GONE_FIGURES = ("F7", "F11", "F14", "F19", "F22", "F23", "F29", "F30", "F31", "F33")  # in older plans
 # fmt: on
 ANALYTIC_FIGURES = ("F9", "F10")  # need no run: a collection of studies may ask for them
 
@@ -82,17 +55,6 @@ LEVELS = ("token", "sequence")
 EXCESS_EDGES = tuple(10.0 ** (-4 + i / 8) for i in range(33))  # 1e-4 ... 1
 
 
-@dataclass(frozen=True)
-class Metric:
-    """One column of the journal."""
-
-    name: str
-    meaning: str
-    unit: str
-    kind: Kind
-    mirrored: bool = False  # True: MLflow draws it; the rest is in the journal artefact
-
-
 def counterfactual(level: str, epsilon: float) -> str:
     """Return the name of the counterfactual clip fraction of a ratio level at an epsilon, e.g. `cf/token_0.2`."""
     return f"cf/{level}_{epsilon:g}"
@@ -103,213 +65,10 @@ def quantile_metric(level: str, quantile: str, sign: str) -> str:
     return f"ratio/{level}_{quantile}_{sign}"
 
 
-# One metric, one line.
-# fmt: off
-_LISTED = [
-    Metric("loss", "The number that was minimised; its value says nothing about progress.", "1", "update", mirrored=True),
-    Metric("grad_norm", "Global L2 norm of the gradient before clipping.", "1", "update", mirrored=True),
-    Metric("learning_rate", "AdamW's learning rate in this step.", "1", "update", mirrored=True),
-    Metric("clip/out_of_range", "Ratio outside [1-epsilon, 1+epsilon_high], whatever the advantage and whether the kernel clips (gmpo: log ratio outside [-epsilon, epsilon_high]; dppo, ipo: tokens that they drop).", "share of tokens", "update", mirrored=True),
-    Metric("clip/active_low", "A<0 and the ratio below 1-epsilon: the clipped branch is used, so the advantage gives no gradient (band: for either sign of A; dppo, ipo: tokens dropped because their probability, not their ratio, fell too far; ipo for either sign of A).", "share of tokens", "update", mirrored=True),
-    Metric("clip/active_high", "A>0 and the ratio above 1+epsilon_high: the clipped branch is used, so the advantage gives no gradient (band: for either sign of A; dppo, ipo: tokens dropped because their probability, not their ratio, rose too far; ipo for either sign of A).", "share of tokens", "update", mirrored=True),
-    Metric("clip/active", "clip/active_low + clip/active_high.", "share of tokens", "update", mirrored=True),
-    Metric("clip/active_low_nz", "clip/active_low among tokens with a non-zero advantage.", "share of tokens", "update"),
-    Metric("clip/active_high_nz", "clip/active_high among tokens with a non-zero advantage.", "share of tokens", "update"),
-    Metric("clip/active_nz", "clip/active among tokens with a non-zero advantage.", "share of tokens", "update"),
-    Metric("clip/active_sequences", "Mean over sequences of each one's share of tokens in clip/active.", "mean share of a sequence", "update", mirrored=True),
-    Metric("clip/outer", "Tokens with A<0 and a ratio above the outer cap (delta, dual_clip): their gradient is zero.", "share of tokens", "update", mirrored=True),
-    Metric("clip/dropped", "Tokens that the kernel left out for another reason than the ratio (clip_cov's draw).", "share of tokens", "update"),
-    Metric("clip/capped", "Tokens whose weight was cut (CISPO's cap) or penalised (kl_cov) while their gradient was kept.", "share of tokens", "update", mirrored=True),
-    Metric("kl_old/k1", "KL(old || new), estimator k1: mean of -log ratio (can be negative).", "nat per token", "update"),
-    Metric("kl_old/k3", "KL(old || new), estimator k3: mean of ratio - 1 - log ratio.", "nat per token", "update", mirrored=True),
-    Metric("kl_ref/k3", "KL(new || warm start), estimator k3 whatever kl_estimator is; only where beta > 0.", "nat per token", "update", mirrored=True),
-    Metric("entropy/current", "Entropy of the policy that is being updated, before this optimiser step, mean over completion tokens.", "nat per token", "update", mirrored=True),
-    Metric("ratio/ess", "Effective sample size of the token ratios, (sum r)^2 / (N sum r^2).", "share of tokens", "update", mirrored=True),
-    Metric("ratio/token_mean", "Mean token ratio.", "1", "update"),
-    Metric("ratio/sequence_mean_pos", "Mean sequence ratio (geometric mean of its token ratios) where the advantage is above zero.", "1", "update"),
-    Metric("ratio/sequence_mean_neg", "Mean sequence ratio where the advantage is below zero.", "1", "update"),
-    Metric("ratio/token_min", "Smallest token ratio.", "1", "update", mirrored=True),
-    Metric("ratio/token_max", "Largest token ratio.", "1", "update", mirrored=True),
-    Metric("ratio/sequence_min", "Smallest sequence ratio.", "1", "update"),
-    Metric("ratio/sequence_max", "Largest sequence ratio.", "1", "update", mirrored=True),
-    Metric("p_old/up_clipped", "Mean old probability of the tokens in clip/active_high.", "probability", "update"),
-    Metric("p_old/down_clipped", "Mean old probability of the tokens in clip/active_low.", "probability", "update"),
-    Metric("p_old/all", "Mean old probability of all tokens.", "probability", "update"),
-    Metric("reward/mean", "Mean reward of the batch's completions; those without a score are left out.", "reward", "rollout", mirrored=True),
-    Metric("reward/std", "Standard deviation of the reward over the batch (Bessel).", "reward", "rollout", mirrored=True),
-    Metric("reward/correct", "Mean of the reward's part `correct`.", "share of completions", "rollout", mirrored=True),
-    Metric("reward/format", "Mean of the reward's part `format`: the completion parses.", "share of completions", "rollout", mirrored=True),
-    Metric("zero_variance/share", "Groups whose rewards are all equal: they teach nothing.", "share of groups", "rollout", mirrored=True),
-    Metric("zero_variance/all_right", "Groups with equal rewards in which every completion is right.", "share of groups", "rollout", mirrored=True),
-    Metric("zero_variance/all_wrong", "Groups with equal rewards in which no completion is right.", "share of groups", "rollout", mirrored=True),
-    Metric("length/mean", "Mean completion length, end token included.", "tokens", "rollout", mirrored=True),
-    Metric("length/std", "Standard deviation of the length (Bessel).", "tokens", "rollout"),
-    Metric("length/p95", "95th percentile of the length.", "tokens", "rollout"),
-    Metric("length/right_mean", "Mean length of right completions.", "tokens", "rollout"),
-    Metric("length/wrong_mean", "Mean length of wrong completions.", "tokens", "rollout"),
-    Metric("length/right_p95", "95th percentile of the length of right completions.", "tokens", "rollout"),
-    Metric("length/wrong_p95", "95th percentile of the length of wrong completions.", "tokens", "rollout"),
-    Metric("truncation/share", "Completions that ran into max_completion_length without an end token.", "share of completions", "rollout", mirrored=True),
-    Metric("truncation/right", "Truncated among right completions.", "share of completions", "rollout"),
-    Metric("truncation/wrong", "Truncated among wrong completions.", "share of completions", "rollout"),
-    Metric("completions/unique", "Distinct completions of a prompt over num_generations, mean over prompts.", "share of completions", "rollout"),
-    Metric("entropy/behaviour", "Entropy of the policy before the first update on the batch, which sampled it unless batches are stale; mean over completion tokens.", "nat per token", "rollout", mirrored=True),
-    Metric("entropy/behaviour_p80", "80th percentile of that policy's entropy over completion tokens.", "nat per token", "rollout"),
-    Metric("gap/sampler_trainer", "Largest |log-prob of the sampler - old log-prob of the trainer| of a token in the batch; only where old_log_probs=trainer.", "nat", "rollout", mirrored=True),
-    Metric("gap/first_pass", "Largest |log ratio| before the first optimiser step of the batch; 0 on CPU in float32 where old_log_probs=trainer.", "nat", "rollout"),
-    Metric("kl_ref/exact", "KL(policy || warm start) after the rollout step's updates, exact over the vocabulary, mean over its completion tokens.", "nat per token", "rollout", mirrored=True),
-    Metric("weights/step_norm", "L2 norm of the change of all weights in this rollout step.", "1", "rollout", mirrored=True),
-    Metric("probability/below_0.1", "Sampled tokens whose old probability is below 0.1.", "share of tokens", "rollout"),
-    Metric("eval/accuracy_expected", "Expected accuracy of one sample: exact (product of token probabilities) where the right answer is unique, else the mean over sampled completions.", "share of items", "evaluation", mirrored=True),
-    Metric("eval/accuracy_greedy", "Accuracy of the greedy completion (where the right answer is unique).", "share of items", "evaluation", mirrored=True),
-    Metric("eval/pass_at_k", "Items with a right one among evaluation.samples completions (where many are right).", "share of items", "evaluation", mirrored=True),
-    Metric("eval/length_mean", "Mean length of the sampled evaluation completions (where many answers are right).", "tokens", "evaluation", mirrored=True),
-    Metric("eval/length_std", "Standard deviation of that length (Bessel).", "tokens", "evaluation", mirrored=True),
-    Metric("seconds/rollout", "Wall time of sampling, scoring and the sampler-trainer check.", "s", "timing"),
-    Metric("seconds/update", "Wall time of all updates of the rollout step, their diagnostics included.", "s", "timing"),
-    Metric("seconds/evaluation", "Wall time of the evaluation after the rollout step.", "s", "timing"),
-    Metric("seconds/elapsed", "Wall time since the run started, earlier sessions included.", "s", "timing"),
-    Metric("system/rss_mib", "Resident memory of the worker.", "MiB", "timing", mirrored=True),
-    Metric("system/cpu_percent", "CPU time over wall time of the worker since the last row.", "%", "timing", mirrored=True),
-]
-# fmt: on
-
-_WORDS = {"min": "Smallest", "p50": "Median", "max": "Largest"}
-_QUANTILES = [
-    Metric(
-        quantile_metric(level, quantile, sign),
-        f"{_WORDS.get(quantile) or f'{share:.3g} quantile'} of the {level} ratios, {text}.",
-        "1",
-        "update",
-    )
-    for level in LEVELS
-    for quantile, share in QUANTILES.items()
-    for sign, text in SIGNS.items()
-]
-_COUNTERFACTUALS = [
-    Metric(
-        counterfactual(level, epsilon),
-        f"clip/active if this run's {level} ratios met epsilon={epsilon:g} on both sides.",
-        "share of tokens",
-        "update",
-    )
-    for level, epsilons in COUNTERFACTUAL_EPSILONS.items()
-    for epsilon in epsilons
-]
-_TOKENS, _SEQUENCE, _AS_LOSS = "share of tokens", "mean share of a sequence", "as the loss is averaged"
-# Framework -> the clip fraction that its users look at, what it counts at the run's own kernel and range, and its unit.
-# DeepSpeed-Chat and NeMo-RL log none.
-_CLIP_FRACTIONS = {
-    "trl": (
-        "clip_ratio/region_mean",
-        "A<0 below or A>0 above the range, the ratio after the cap delta; a sequence ratio: of all sequences",
-        _TOKENS,
-    ),
-    "verl": (
-        "actor/pg_clipfrac",
-        "the clip, before the dual clip, changed the loss (cispo: ratio-only); without padding",
-        _TOKENS,
-    ),
-    "roll": (
-        "actor/clipfrac@sum",
-        "the clip changed the loss; token means count padding, sequence_sum has no upper bound of 1",
-        _AS_LOSS,
-    ),
-    "openrlhf": ("ppo_clip_ratio", "the clip, before the dual clip, changed the loss; without padding", _TOKENS),
-    "slime": (
-        "pg_clipfrac",
-        "the clip changed the loss (cispo: ratio-only); by default the mean of sequences' shares",
-        _AS_LOSS,
-    ),
-    "areal": ("clip_ratio", "A<0 below or A>0 above the range; without padding and rejected tokens", _TOKENS),
-    "open_instruct": (
-        "policy/clipfrac_avg",
-        "A<0 below or A>0 above the range (cispo: above, any A); without padding",
-        _TOKENS,
-    ),
-    "prime_rl": ("is_masked", "dropped from the loss by the kernel's own rule; empty sequences count as 0", _SEQUENCE),
-    "skyrl": (
-        "clip_ratio",
-        "A<0 below or A>0 above the range (cispo: ratio-only), the ratio in float32; without padding",
-        _TOKENS,
-    ),
-    "torchtune": ("clipfrac", "A<0 below or A>0 above the range; without padding", _AS_LOSS),
-}
-CLIP_METRIC = {framework: metric for framework, (metric, _, _) in _CLIP_FRACTIONS.items()}
+EXACT_EVALUATION = ("eval/accuracy_expected", "eval/accuracy_greedy")
+SAMPLED_EVALUATION = ("eval/accuracy_expected", "eval/pass_at_k", "eval/length_mean", "eval/length_std")
 
 
-def convention(framework: str) -> str:
-    """Return the journal's name of an update's clip fraction as a framework defines it, in a run of any dialect."""
-    return f"convention/{framework}"
-
-
-_CONVENTIONS = [
-    Metric(convention(framework), f"`{metric}` of {framework}: {counted}.", unit, "update", mirrored=True)
-    for framework, (metric, counted, unit) in _CLIP_FRACTIONS.items()
-]
-
-_EVERY = [*_LISTED, *_QUANTILES, *_COUNTERFACTUALS, *_CONVENTIONS]
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _EVERY}
-
-# Columns that every record has besides its metrics.
-POSITIONS = {
-    "kind": "update, rollout, evaluation or histogram",
-    "rollout_step": "rollout step, from 0; an evaluation at n stands after n rollout steps (0: the start)",
-    "iteration": "pass over the batch, from 0 (updates and histograms)",
-    "minibatch": "minibatch within the pass, from 0 (updates and histograms)",
-    "optimizer_step": "optimiser steps taken before this record",
-    "completions": "completions sampled so far, this rollout step's included (rollouts and evaluations)",
-}
-
-# Fields of a histogram record: lists, not numbers.
-HISTOGRAM_FIELDS = {
-    "excess/token_pos": "counts of ratio - 1 by EXCESS_EDGES, tokens with A>0 and ratio>1 (first entry: ratio<=1)",
-    "excess/token_neg": "counts of 1 - ratio by EXCESS_EDGES, tokens with A<0 and ratio<1 (first entry: ratio>=1)",
-    "excess/sequence_pos": "the same with each token's sequence ratio, A>0",
-    "excess/sequence_neg": "the same with each token's sequence ratio, A<0",
-    "position/count": "tokens at each position of a completion from its start",
-    "position/abs_log_ratio": "sum of |log ratio| at each position",
-    "position/active": "clipped tokens (clip/active) at each position",
-    "position_end/count": "tokens at each position from the end (entry 0: the last token)",
-    "position_end/abs_log_ratio": "sum of |log ratio| at each position from the end",
-    "position_end/active": "clipped tokens at each position from the end",
-    "probability/counts": "sampled tokens by old probability, ten equal bins",
-}
-
-
-def evaluated(unique_answer: bool) -> list[str]:
-    """Return the evaluation metrics of a task: exact ones if the right answer is unique, else sampled ones."""
-    exact = ("eval/accuracy_expected", "eval/accuracy_greedy")
-    names = [metric.name for metric in METRICS.values() if metric.kind == "evaluation"]
-    return [name for name in names if (name in exact if unique_answer else name != "eval/accuracy_greedy")]
-
-
-def page() -> str:
-    """Return `docs/metrics.md`, the whole vocabulary as one page."""
-    lines = ["# Metrics", "", "Generated by `grpolab vocabulary`; the source is `src/grpolab/vocabulary.py`.", ""]
-    titles = {
-        "update": "Per optimiser step",
-        "rollout": "Per rollout step",
-        "evaluation": "Per evaluation",
-        "timing": "Timing and memory (`timing.jsonl`, outside every promise of equality)",
-    }
-    for kind, title in titles.items():
-        lines += [f"## {title}", "", "| metric | meaning | unit | MLflow |", "|---|---|---|---|"]
-        lines += [
-            f"| `{m.name}` | {m.meaning.replace('|', '&#124;')} | {m.unit} | {'yes' if m.mirrored else ''} |"
-            for m in METRICS.values()
-            if m.kind == kind
-        ]
-        lines.append("")
-    thresholds = {field.name: f"{field.default:g}" for field in fields(Thresholds)}
-    for title, table in (
-        ("Of a whole run, as tables and hypotheses name it", QUANTITIES),
-        ("Thresholds of its labels (`stability:` in a study file)", thresholds),
-        ("Positions", POSITIONS),
-        ("Histograms", HISTOGRAM_FIELDS),
-        ("Outcomes", OUTCOMES),
-        ("MLflow tags (besides them each factor of the study is one, with the level of the cell)", TAGS),
-    ):
-        lines += [f"## {title}", "", "| name | meaning |", "|---|---|"]
-        lines += [f"| `{name}` | {meaning.replace('|', '&#124;')} |" for name, meaning in table.items()] + [""]
-    return "\n".join(lines)
+def evaluation_metrics(unique_answer: bool) -> tuple[str, ...]:
+    """Return the metrics that a task's evaluation computes: exact ones where only one answer is right."""
+    return EXACT_EVALUATION if unique_answer else SAMPLED_EVALUATION

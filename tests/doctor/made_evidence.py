@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor.evidence import Evidence, Weights
-from grpolab.vocabulary import METRICS
+from grpolab.meanings import METRICS
 
 STEPS, PASSES = 12, 4
 SETTINGS = {

@@ -14,8 +14,8 @@ from grpolab.cli import main
 from grpolab.doctor import diagnose_log, page
 from grpolab.errors import RequestError
 from grpolab.framework_names import LOG_NAMES, LOG_ONLY
+from grpolab.meanings import METRICS
 from grpolab.readers.logs import read_log, read_rows
-from grpolab.vocabulary import METRICS
 
 BAR = "  3%|▎         | 3/100 [00:04<02:11,  1.36s/it]"
 TRL_ROW = "{'loss': 0.0012, 'grad_norm': nan, 'learning_rate': '1e-06', 'reward': np.float64(0.5), 'kl': 0.03}"

@@ -19,47 +19,44 @@ import torch
 
 from grpolab.cli import main
 from grpolab.frameworks import conformance, vectors
-from grpolab.frameworks.conformance import (
-    read_variants,
-    replay_archive,
-    replay_cases,
-    replay_variant,
-)
+from grpolab.frameworks.conformance import replay_archive, replay_cases, replay_variant
 from grpolab.frameworks.framework import load_framework
 from grpolab.frameworks.rounding import OtherLibrary
+from grpolab.frameworks.vectors import read_variants
 from grpolab.registry import FRAMEWORKS
 
 PEERS = Path(__file__).parents[1] / "vectors" / "peers.tar.xz"
+STEM = "verl__vanilla__asym__c3.0__token-mean"
 
 
 def test_every_framework_agrees_with_its_own_numbers() -> None:
     verdicts = list(replay_archive(PEERS))
-    assert [one.variant for one in verdicts if not one.agrees] == []
-    assert [one.variant for one in verdicts if one.unsupported] == ["verl__adv__optimal_token_baseline"]
+    assert [one.variant for one in verdicts if one.misses] == []
+    (left_out,) = (one for one in verdicts if one.agrees is None)
+    assert left_out.variant == "verl__adv__optimal_token_baseline"
     assert {one.variant.partition("__")[0] for one in verdicts} == set(FRAMEWORKS)
     assert sum(len(one.compared) for one in verdicts) > 10_000
     losses = [done for one in verdicts for done in one.compared if done.output in ("loss", "gradient")]
     assert sum(done.error <= 1e-9 for done in losses) / len(losses) > 0.99  # the rest is float32 where it is computed
+    counts = conformance.verdicts_to_json(verdicts)
+    expected = {"replayed": len(verdicts) - 1, "agree": len(verdicts) - 1, "unsupported": 1}
+    assert {name: counts[name] for name in expected} == expected
 
 
-def planted(folder: Path, stem: str, **changes: Any) -> Path:
-    """One variant of the archive as a file, the first case that has a loss changed."""
+def plant(folder: Path, stem: str, case: Any = None, **changes: Any) -> Path:
+    """Write one variant of the archive as a file, some keys changed, and `case` in the first case that has a loss."""
     with tarfile.open(PEERS) as archive:
         file = archive.extractfile(f"{stem}.json")
         assert file is not None
         content = json.loads(file.read())
-    content["cases"][2] |= {key: value for key, value in changes.items() if key in ("loss", "metrics", "grad_logprobs")}
-    content |= {key: value for key, value in changes.items() if key not in content["cases"][2]}
+    content["cases"][2] |= case or {}
     path = folder / f"{stem}.json"
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content | changes))
     return path
 
 
-STEM = "verl__vanilla__asym__c3.0__token-mean"
-
-
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("case", "says"),
     [
         ({"loss": 0.123}, "the worst is loss of case ragged_wide"),
         ({"loss": float("nan")}, "the worst is loss of case ragged_wide"),
@@ -69,38 +66,30 @@ STEM = "verl__vanilla__asym__c3.0__token-mean"
     ],
 )
 def test_what_disagrees_is_named(
-    changes: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = planted(tmp_path, STEM)
-    assert main(["conformance", str(path)]) == 0
-    assert main(["conformance", str(planted(tmp_path, STEM, **changes))]) == 1
+    assert main(["conformance", str(plant(tmp_path, STEM))]) == 0
+    assert main(["conformance", str(plant(tmp_path, STEM, case))]) == 1
     shown = capsys.readouterr().out
     assert says in shown
     assert "0 agree, 1 miss" in shown
 
 
-def test_what_we_do_not_support_is_named_and_no_miss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    planted(tmp_path, STEM, framework="nobody")
-    planted(tmp_path, "trl__bnpo__token__sym__beta0.0", function="a.py:compute_other_loss")
+def test_what_is_not_replayed_is_named_and_is_neither_a_miss_nor_an_agreement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(tmp_path, STEM, framework="nobody")
+    plant(tmp_path, "trl__bnpo__token__sym__beta0.0", function="a.py:compute_other_loss")
     assert main(["conformance", str(tmp_path), "--json"]) == 1, "nothing was replayed"
     found = json.loads(capsys.readouterr().out)
-    assert (found["replayed"], found["unsupported"]) == (0, 2)
-    reasons = sorted(one["unsupported"] for one in found["variants"])
-    assert reasons == ["framework nobody is unknown here", "function compute_other_loss is unknown here"]
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"framework": "trl", "function": "a:b", "options": {}}'])
-def test_a_file_that_is_no_vectors_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "one.json").write_text(text)
-    assert main(["conformance", str(tmp_path)]) == 2
-    assert "one.json" in capsys.readouterr().err
-
-
-def test_a_path_that_is_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "text.txt").write_text("hello")
-    for path, says in (("absent", "does not exist"), ("text.txt", "tar archive"), (".", "no .json file")):
-        assert main(["conformance", str(tmp_path / path)]) == 2
-        assert says in capsys.readouterr().err
+    assert (found["replayed"], found["agree"], found["unsupported"]) == (0, 0, 2)
+    assert sorted(one["unsupported"] for one in found["variants"]) == [
+        "framework nobody is unknown here",
+        "function compute_other_loss is unknown here",
+    ]
+    without_cases = plant(tmp_path, STEM, cases=[])
+    assert main(["conformance", str(without_cases)]) == 1
+    assert "nothing was replayed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
@@ -132,12 +121,12 @@ def test_it_is_the_same_with_another_math_library(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("stem", "output", "error"),
     [
-        ("verl__vanilla__asym__c3.0__token-mean", "loss", 1e-8),
-        ("verl__vanilla__asym__c3.0__token-mean", "gradient", 1e-8),
-        ("verl__vanilla__asym__c3.0__token-mean", "metric actor/ppo_kl", 1e-8),
+        (STEM, "loss", 1e-8),
+        (STEM, "gradient", 1e-8),
+        (STEM, "metric actor/ppo_kl", 1e-8),
         ("verl__adv__reinforce_plus_plus__gamma0.9", "advantages", 1e-8),
         ("trl__adv__sum_then_normalize__group", "advantages", 1e-8),
-        ("verl__vanilla__asym__c3.0__token-mean", "metric actor/pg_clipfrac", 1e-6),  # stored as float32
+        (STEM, "metric actor/pg_clipfrac", 1e-6),  # stored as float32
         ("skyrl__cispo__token_mean", "loss", 1e-6),
         ("skyrl__cispo__token_mean", "gradient", 1e-6),
         ("areal__decoupled__token_mask_ratio1.04", "loss", 1e-6),
@@ -181,7 +170,7 @@ def test_another_order_of_a_sum_counts_and_a_sum_of_whole_numbers_does_not() -> 
     def sums() -> dict[str, torch.Tensor]:
         return {"cancels": terms.sum().double(), "counts": counts.mean().double(), "wide": terms.double().sum()}
 
-    spread, _ = conformance.spreads(sums(), sums, [torch.float32])
+    spread = conformance.spreads(sums(), sums, [torch.float32])
     assert spread["cancels"] >= torch.finfo(torch.float32).eps * 500
     assert (spread["counts"], spread["wide"]) == (0.0, 0.0)
 
@@ -192,28 +181,23 @@ def test_numbers_that_a_framework_stores_as_float32_are_known_by_all_its_cases()
         {"metrics": {"share": share, "half": 0.5, "mean": share}},
         {"metrics": {"share": 0.0, "half": 0.25, "mean": 0.1}},
     ]
-    assert conformance.stored_as_float32(cases) == {"metric share"}
+    assert conformance.find_float32_outputs(cases) == {"metric share"}
 
 
-def _packed(mode: str, **members: tarfile.TarInfo | bytes) -> bytes:
-    """A tar archive of files, and of members that are none."""
+def pack(mode: str, kind: bytes = tarfile.REGTYPE, **members: bytes) -> bytes:
+    """Return a tar archive of JSON files, or of links by these names."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode=f"w:{mode}") as archive:
         for name, content in members.items():
-            member = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(f"{name}.json")
-            member.size = 0 if isinstance(content, tarfile.TarInfo) else len(content)
-            archive.addfile(member, io.BytesIO(content if isinstance(content, bytes) else b""))
+            member = tarfile.TarInfo(f"{name}.json")
+            member.type, member.size = kind, len(content)
+            member.linkname = "" if kind == tarfile.REGTYPE else "../secret.json"
+            archive.addfile(member, io.BytesIO(content))
     return packed.getvalue()
 
 
-def _link(kind: bytes) -> tarfile.TarInfo:
-    member = tarfile.TarInfo("link.json")
-    member.type, member.linkname = kind, "../secret.json"
-    return member
-
-
-def _bomb(mode: str, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """A member that is longer than the bound, in a few hundred kilobytes."""
+def bomb(mode: str, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """Return an archive whose member is longer than the bound, in a few hundred kilobytes."""
     packed = io.BytesIO()
     with gzip.open(packed, "wb", 1) if mode == "gz" else lzma.open(packed, "wb", preset=0) as file:
         member = tarfile.TarInfo("notes.txt")
@@ -224,19 +208,20 @@ def _bomb(mode: str, kind: bytes = tarfile.REGTYPE) -> bytes:
     return packed.getvalue()
 
 
+WHOLE = PEERS.read_bytes()
 HOSTILE = {
-    "half an archive": (PEERS.read_bytes()[:30_000], "whole tar archive"),
-    "half an archive, gz": (_packed("gz", a=b"[1]" * 9999)[:60], "whole tar archive"),
-    "bits of it": (PEERS.read_bytes()[:20_000] + bytes(99) + PEERS.read_bytes()[20_000:], "whole tar archive"),
-    "a symbolic link": (_packed("gz", a=_link(tarfile.SYMTYPE)), "link.json is no file but a link"),
-    "a hard link": (_packed("xz", a=_link(tarfile.LNKTYPE)), "link.json is no file but a link"),
-    "deep": (_packed("gz", deep=b"[" * 200_000), "deep.json nests too many"),
-    "a long number": (_packed("gz", long=b"1" * 5000), "long.json is not JSON"),
-    "no text": (_packed("gz", bytes=b"\xff\xfe\xfa"), "bytes.json is not JSON"),
-    "a long file": (_packed("gz", long=bytes(vectors.LARGEST + 1)), "long.json is longer than 16 MiB"),
-    "a bomb, gz": (_bomb("gz"), "more than 256 MiB"),
-    "a bomb, xz": (_bomb("xz"), "more than 256 MiB"),
-    "a header that is a bomb": (_bomb("gz", tarfile.XHDTYPE), "more than 256 MiB"),
+    "half an archive": (WHOLE[:30_000], "whole tar archive"),
+    "half an archive, gz": (pack("gz", a=b"[1]" * 9999)[:60], "whole tar archive"),
+    "bits of it": (WHOLE[:20_000] + bytes(99) + WHOLE[20_000:], "whole tar archive"),
+    "a symbolic link": (pack("gz", tarfile.SYMTYPE, link=b""), "link.json must be a file"),
+    "a hard link": (pack("xz", tarfile.LNKTYPE, link=b""), "link.json must be a file"),
+    "deep": (pack("gz", deep=b"[" * 200_000), "deep.json nests too many"),
+    "a long number": (pack("gz", long=b"1" * 5000), "long.json has a number of 5000 characters"),
+    "no text": (pack("gz", bytes=b"\xff\xfe\xfa"), "bytes.json is no JSON"),
+    "a long file": (pack("gz", long=bytes(vectors.LARGEST + 1)), "long.json must be a file of at most 16 MiB"),
+    "a bomb, gz": (bomb("gz"), "more than 256 MiB"),
+    "a bomb, xz": (bomb("xz"), "more than 256 MiB"),
+    "a header that is a bomb": (bomb("gz", tarfile.XHDTYPE), "more than 256 MiB"),
 }
 
 
@@ -255,67 +240,55 @@ def test_an_archive_that_means_harm_is_one_sentence(
     assert most < 2.5 * vectors.LARGEST_ARCHIVE, "it is unpacked no further than the bounds"
 
 
-@pytest.mark.parametrize("odd", ["pipe", "loop", "zero"])
-def test_what_is_no_file_in_a_folder_is_one_sentence(
-    odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_path_without_vectors_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    says = {"absent": "No such file", "text.txt": "whole tar archive", "empty": "no .json file"}
+    says |= dict.fromkeys(("pipe.json", "loop.json", "zero.json", "."), "cannot be read")
+    for name, sentence in says.items():
+        assert main(["conformance", str(tmp_path / name)]) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"framework": "trl", "function": "a:b", "options": {}}'])
+def test_a_file_without_the_keys_of_vectors_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = tmp_path / "odd.json"
-    os.mkfifo(place) if odd == "pipe" else place.symlink_to({"loop": "odd.json", "zero": "/dev/zero"}[odd])
-    for path in (tmp_path, place):
-        assert main(["conformance", str(path)]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+    (tmp_path / "one.json").write_text(text)
+    assert main(["conformance", str(tmp_path)]) == 2
+    assert "one.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"cases": 3}, {"cases": [3]}, {"cases": [{}]}, {"cases": [{"name": "a", "inputs": 1}]}, {"options": []}),
-        *({"framework": []}, {"function": None}, {"variant": 3}),
+        *({"cases": cases} for cases in (3, [3], [{}], [{"name": "a", "inputs": 1}])),
+        *({"options": []}, {"framework": []}, {"function": None}, {"variant": 3}),
     ],
 )
 def test_vectors_of_other_types_are_one_sentence(
     changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = planted(tmp_path, STEM)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    assert main(["conformance", str(path)]) == 2
+    assert main(["conformance", str(plant(tmp_path, STEM, **changes))]) == 2
     assert "is not a file of vectors" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "case",
     [
-        *(
-            {"inputs": {}},
-            {"inputs": {"logprobs": "x"}},
-            {"loss": "x"},
-            {"loss": None},
-            {"grad_logprobs": [[1], [2, 3]]},
-        ),
-        *(
-            {"metrics": [1]},
-            {"metrics": {"a": "b"}},
-            {"inputs": {"logprobs": [], "mask": [1]}},
-            {"advantages": {"a": 1}},
-        ),
+        *({"inputs": inputs} for inputs in ({}, {"logprobs": "x"}, {"logprobs": [], "mask": [1]})),
+        *({"loss": "x"}, {"loss": None}, {"grad_logprobs": [[1], [2, 3]]}, {"advantages": {"a": 1}}),
+        *({"metrics": [1]}, {"metrics": {"a": "b"}}),
     ],
 )
 def test_a_case_that_cannot_be_replayed_is_no_traceback(
-    changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = planted(tmp_path, STEM)
-    content = json.loads(path.read_text())
-    content["cases"][2] |= changes
-    path.write_text(json.dumps(content))
-    assert main(["conformance", str(path)]) == 1
+    assert main(["conformance", str(plant(tmp_path, STEM, case))]) == 1
     shown = capsys.readouterr().out
     assert "not replayed: " in shown or "miss: " in shown
-
-
-def test_nothing_that_was_replayed_is_no_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither variants that are not replayed, nor one without cases."""
-    path = planted(tmp_path, STEM, framework="nobody")
-    assert main(["conformance", str(path)]) == 1
-    path.write_text(json.dumps({**json.loads(path.read_text()), "framework": "verl", "cases": []}))
-    assert main(["conformance", str(path)]) == 1
-    assert "nothing was replayed" in capsys.readouterr().err

@@ -10,10 +10,11 @@ import torch
 from tiny import VALUES
 
 from grpolab.framework_metrics import FRAMEWORK_METRICS
-from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
+from grpolab.frameworks.framework import clip_conventions, compute_metrics
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.registry import FRAMEWORKS, RATIOS, SURROGATES
+from grpolab.run.assembly import loss_recipe
 from grpolab.settings.objective import Objective, SamplerCorrection
 
 OPTIONS = VALUES["kernel_options"]
@@ -64,7 +65,7 @@ def batch() -> LossInputs:
 def gradient(framework: str | None, objective: Objective) -> torch.Tensor:
     inputs = batch()
     inputs.log_probs_BT.requires_grad_()
-    return torch.autograd.grad(policy_loss(objective, inputs, recipe_of(framework)).total, inputs.log_probs_BT)[0]
+    return torch.autograd.grad(policy_loss(objective, inputs, loss_recipe(framework)).total, inputs.log_probs_BT)[0]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -88,7 +89,7 @@ def test_every_metric_that_is_logged_where_one_can_train_has_a_definition(framew
             PLAIN.but(importance_sampling_level=level, kernel=kernel, kernel_options=VALUES["kernel_options"])
         )
     for point in points:
-        assert metrics_of(framework, point, batch()).keys() <= FRAMEWORK_METRICS[framework].keys(), point
+        assert compute_metrics(framework, point, batch()).keys() <= FRAMEWORK_METRICS[framework].keys(), point
 
 
 @torch.no_grad()

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from grpolab.frameworks.framework import recipe_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.paths import project_root
 from grpolab.readers.exchange import export
+from grpolab.run.assembly import loss_recipe
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
@@ -86,7 +86,7 @@ def our_loss(settings: RunSettings, given: dict[str, Any]) -> float:
         reference_log_probs_BT=tensors["ref_logprobs"],
         entropy_BT=tensors["entropies"],
     )
-    return float(policy_loss(resolve_run(settings).objective, found, recipe_of(settings.framework)).total)
+    return float(policy_loss(resolve_run(settings).objective, found, loss_recipe(settings.framework)).total)
 
 
 def trl_answers(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:

@@ -15,9 +15,8 @@ import torch
 from tiny import tiny_parts
 from torch import Tensor
 
-from grpolab.frameworks.deepspeed_chat import DEFAULTS, token_rewards
 from grpolab.frameworks.framework import load_framework
-from grpolab.frameworks.trl import as_float32, reward_metrics
+from grpolab.frameworks.trl import reward_metrics, round_to_float32
 from grpolab.frameworks.verl import draw_like_verl
 from grpolab.frameworks.verl_correction import reject
 from grpolab.grpo.aggregation import Totals
@@ -60,7 +59,7 @@ def gradient(name: str, options: dict[str, Any], inputs: LossInputs) -> Tensor:
 
 
 @torch.no_grad()
-def metrics_of(name: str, options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
+def compute_metrics(name: str, options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
     framework = load_framework(name)
     return framework.metrics(framework.objective(options), inputs, loss_of(name, options, inputs))
 
@@ -114,7 +113,7 @@ LOSSES: list[tuple[str, dict[str, Any], LossInputs, float]] = [
     ("trl", {"beta": 0.5}, batch([[0.3]], [[1]], [[0]], reference=[[-0.5]]), 0.5 * exp(0.3) * K3),
     # a token that the sampler could not score has weight 1; the others' log-probs are float32; VESPO multiplies inside
     ("trl", VLLM, batch([[0, 0]], [[1, 1]], [[1]], sampler=[[-1.5, math.nan]]), -(exp(0.5) + 1) / 2),
-    ("trl", VLLM, batch([[0]], [[1]], [[1]], sampler=[[-1.1]]), -exp(-1 - as_float32(-1.1))),
+    ("trl", VLLM, batch([[0]], [[1]], [[1]], sampler=[[-1.1]]), -exp(-1 - round_to_float32(-1.1))),
     # verl: some modes average by sequences, KL and entropy as asked
     ("verl", mode("sapo", loss_agg_mode="token-sum", entropy_coeff=0.5), NO_ADVANTAGE, -0.5 * 7),
     ("verl", {"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": "mse"}, NO_ADVANTAGE, 0.02),
@@ -218,7 +217,7 @@ METRICS: list[tuple[str, dict[str, Any], LossInputs, dict[str, float]]] = [
 
 @pytest.mark.parametrize(("name", "options", "inputs", "expected"), METRICS)
 def test_metrics_by_hand(name: str, options: dict[str, Any], inputs: LossInputs, expected: dict[str, float]) -> None:
-    logged = metrics_of(name, options, inputs)
+    logged = compute_metrics(name, options, inputs)
     assert {metric: logged[metric] for metric in expected} == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
@@ -281,7 +280,7 @@ def test_some_exponentials_are_float32() -> None:
     assert total("skyrl", NO_KL, ONE) == -torch.tensor(0.1).exp().double().item() != -exp(0.1)
     behind = batch([[0.0]], [[1]], [[1]], sampler=[[-0.5]])
     assert total("areal", {"rejection_sampling": {}}, behind) == -torch.tensor(-0.5).exp().double().item()
-    tau = as_float32(1.05)
+    tau = round_to_float32(1.05)
     fallen = batch([[0.7]], [[1]], [[-1]])
     expected = 4 / tau / (1 + exp(-tau * (exp(0.7) - 1)))
     assert total("trl", {"loss_type": "sapo"}, fallen) == pytest.approx(expected, rel=1e-14)
@@ -313,7 +312,7 @@ def test_slimes_off_policy_mask_looks_at_the_old_policy() -> None:
     fallen = batch([[-0.3]], [[1]], [[-1]], sampler=[[-1.3]])
     options = {"use_opsm": True, "opsm_delta": 0.05}
     assert total("slime", options, fallen) == 0 != core_total("slime", options, fallen)
-    assert metrics_of("slime", options, fallen)["opsm_clipfrac"] == 1
+    assert compute_metrics("slime", options, fallen)["opsm_clipfrac"] == 1
 
 
 def test_skyrl_scales_the_advantages_that_clip_cov_and_kl_cov_look_at() -> None:
@@ -321,7 +320,7 @@ def test_skyrl_scales_the_advantages_that_clip_cov_and_kl_cov_look_at() -> None:
     for low, share in ((1.0, 0.25), (6.0, 0)):  # the covariance of the first, unscaled 15, is above 1 and not above 6
         window = {"clip_cov_lb": low, "clip_cov_ub": 99.0}
         options = {**NO_KL, "policy_loss_type": "clip_cov", "eps_clip_high": 99.0, "clip_cov": window}
-        assert metrics_of("skyrl", options, spread)["clip_ratio"] == share
+        assert compute_metrics("skyrl", options, spread)["clip_ratio"] == share
     with_kl, without = (
         total("skyrl", {**NO_KL, "policy_loss_type": kind}, spread) for kind in ("kl_cov", "importance_sampling")
     )
@@ -412,32 +411,34 @@ def test_verls_advantages() -> None:
         verl_advantages("reinforce_plus_plus_baseline", {}, [1.0], [0])
 
 
+def deepspeed_chat_advantages(**inputs: Any) -> dict[str, Rows]:
+    tensors = {name: torch.tensor(rows, dtype=torch.double) for name, rows in inputs.items()}
+    name = "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns"
+    replayed = load_framework("deepspeed_chat").replays[name]({}, {**tensors, "mask": tensors["mask"].bool()})
+    return {name: tensor.tolist() for name, tensor in replayed.tensors.items()}
+
+
 def test_deepspeed_chats_score_comes_one_past_the_last_token_where_there_is_room() -> None:
     """KL of -.1 (old - ref) at every position that is kept, old - ref = 1; scores are cut to 5."""
-    old_BT, scores_B = torch.full((3, 3), -1.0, dtype=torch.double), torch.tensor([9.0, -9.0, 2.0], dtype=torch.double)
-    mask_BT = torch.tensor([[1, 0, 0], [1, 1, 1], [0, 0, 0]]).bool()
-    rewards_BT, kept_BT = token_rewards(old_BT, old_BT - 1, scores_B, mask_BT, 0, DEFAULTS)
-    expected_BT = torch.tensor([[-0.1, 4.9, 0], [-0.1, -0.1, -5.1], [1.9, 0, 0]], dtype=torch.double)
-    torch.testing.assert_close(rewards_BT, expected_BT)
-    assert kept_BT.sum(1).tolist() == [2, 3, 1]
+    rewards = deepspeed_chat_advantages(
+        old_logprobs=[[-1] * 3] * 3,
+        ref_logprobs=[[-2] * 3] * 3,
+        reward_score=[9, -9, 2],
+        values=[[0] * 3] * 3,
+        mask=[[1, 0, 0], [1, 1, 1], [0, 0, 0]],
+    )["rewards"]
+    for row, expected in zip(rewards, [[-0.1, 4.9, 0], [-0.1, -0.1, -5.1], [1.9, 0, 0]], strict=True):
+        assert row == pytest.approx(expected)
 
 
 def test_deepspeed_chats_advantages_of_given_values() -> None:
     """No KL, a score of 2 past the first token. Errors: 2 - 1 = 1; 0 + 1 - 3 = -2; discounted by gamma lambda = .95."""
-    inputs = {
-        "old_logprobs": torch.full((1, 2), -1.0, dtype=torch.double),
-        "ref_logprobs": torch.full((1, 2), -1.0, dtype=torch.double),
-        "reward_score": torch.tensor([2.0], dtype=torch.double),
-        "values": torch.tensor([[3.0, 1.0]], dtype=torch.double),
-        "mask": torch.tensor([[True, False]]),
-    }
-    replay = load_framework("deepspeed_chat").replays[
-        "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns"
-    ]
-    tensors = replay({}, inputs).tensors
-    assert tensors["rewards"][0].tolist() == [0, 2]
-    assert tensors["advantages"][0].tolist() == pytest.approx([-2 + 0.95, 1])
-    assert tensors["returns"][0].tolist() == pytest.approx([1.95, 2])
+    found = deepspeed_chat_advantages(
+        old_logprobs=[[-1, -1]], ref_logprobs=[[-1, -1]], reward_score=[2], values=[[3, 1]], mask=[[1, 0]]
+    )
+    assert found["rewards"][0] == [0, 2]
+    assert found["advantages"][0] == pytest.approx([-2 + 0.95, 1])
+    assert found["returns"][0] == pytest.approx([1.95, 2])
 
 
 REFUSED = [

@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from grpolab.frameworks.conformance import inputs_of, read_variants
 from grpolab.frameworks.framework import load_framework
+from grpolab.frameworks.vectors import make_inputs, read_variants
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.paths import project_root
 from grpolab.registry import FRAMEWORKS
@@ -161,7 +161,7 @@ def test_a_dialect_has_its_frameworks_advantages() -> None:
     for dialect, name in ADVANTAGES.items():
         settings = COMPOSER.compose([f"dialect={dialect}"])
         case = next(case for case in variants[name].cases if case["name"] == "binary")
-        inputs = inputs_of(case)
+        inputs = make_inputs(case)
         group_B = torch.as_tensor(inputs["group_ids"])
         chosen = settings.advantage_estimator, settings.scale_rewards, settings.scale_epsilon
         found_B = advantages(Scored(inputs["rewards"], group_B), *chosen)

@@ -11,26 +11,28 @@ import pytest
 import torch
 from tiny import tiny_settings
 
-from grpolab import vocabulary
+from grpolab import meanings, vocabulary
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, surrogate
 from grpolab.grpo.metrics import UpdateTensors, histograms, update_metrics
 from grpolab.grpo.ratios import sequence_ratio, token_ratio
+from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.paths import project_root
 from grpolab.settings.objective import Objective
-from grpolab.vocabulary import CLIP_METRIC, convention
 
 ALL_ON = tiny_settings().diagnostics
 ALL_OFF = tiny_settings(diagnostics={"quantiles": False, "counterfactual": False}).diagnostics
 CONVENTIONS = {convention(framework) for framework in CLIP_METRIC}  # the learner's
-UPDATE_NAMES = {name for name, metric in vocabulary.METRICS.items() if metric.kind == "update"} - CONVENTIONS
+UPDATE_NAMES = {name for name, metric in meanings.METRICS.items() if metric.kind == "update"} - CONVENTIONS
 
 
 def test_the_page_of_metrics_is_what_the_vocabulary_says() -> None:
     """Else: `grpolab vocabulary > docs/metrics.md`."""
-    assert (project_root() / "docs" / "metrics.md").read_text() == vocabulary.page()
-    rows = [line for line in vocabulary.page().splitlines() if line.startswith("| `")]
+    assert (project_root() / "docs" / "metrics.md").read_text() == meanings.page()
+    rows = [line for line in meanings.page().splitlines() if line.startswith("| `")]
     assert {line.count("|") for line in rows} == {3, 5}, "a | within a cell would end it"
+    evaluations = {name for name, metric in meanings.METRICS.items() if metric.kind == "evaluation"}
+    assert evaluations == {*vocabulary.EXACT_EVALUATION, *vocabulary.SAMPLED_EVALUATION}
 
 
 def update_of(
@@ -156,7 +158,7 @@ def test_names_are_the_vocabularys_and_what_cannot_be_measured_is_absent() -> No
 def test_histograms(level: str) -> None:
     update = update_of(level)
     found = histograms(update)
-    assert found.keys() == vocabulary.HISTOGRAM_FIELDS.keys()
+    assert found.keys() == meanings.HISTOGRAM_FIELDS.keys()
     edges = np.array([0.0, *vocabulary.EXCESS_EDGES])
     for at, (sign, factor) in itertools.product(vocabulary.LEVELS, (("pos", 1), ("neg", -1))):
         excess = [(r - 1) * factor for _, _, r, A in tokens_of(update, at) if factor * A > 0]

@@ -12,9 +12,9 @@ import torch
 from tiny import VALUES
 from torch import Tensor
 
+from grpolab.frameworks.kernels import clip_cov, kl_cov
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, SurrogateParts, surrogate
-from grpolab.grpo.more_surrogates import clip_cov, kl_cov
 from grpolab.grpo.surrogates import clipped
 from grpolab.settings.objective import Objective
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grpolab.frameworks.framework import clip_conventions, metrics_of
+from grpolab.frameworks.framework import clip_conventions, compute_metrics
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
@@ -65,7 +65,7 @@ def test_clip_fraction(A: list[float], low: int, high: int) -> None:
     shares = clip_conventions(PPO, inputs)
     assert len(shares) == 10
     assert shares == dict.fromkeys(shares, pytest.approx((low + high) / 8, abs=1e-12))
-    assert metrics_of("roll", PPO, inputs)["actor/ppo_ratio_clipfrac@sum"] == pytest.approx(2 / 8)
+    assert compute_metrics("roll", PPO, inputs)["actor/ppo_ratio_clipfrac@sum"] == pytest.approx(2 / 8)
 
 
 @torch.no_grad()
@@ -73,7 +73,7 @@ def test_clip_fraction_of_a_masked_batch_is_another_number_in_every_convention()
     """Four tokens and one: means over tokens and over sequences part, and padding makes a third number."""
     inputs = inputs_of(RATIOS, [1.0, -1.0], [[1, 1, 1, 1], [1, 0, 0, 0]])
     found, shares = clip_metrics(inputs), clip_conventions(PPO, inputs)
-    padded = metrics_of("roll", PPO, replace(inputs, log_probs_BT=inputs.log_probs_BT * inputs.mask_BT))
+    padded = compute_metrics("roll", PPO, replace(inputs, log_probs_BT=inputs.log_probs_BT * inputs.mask_BT))
     for share in (found["clip/active"], shares["trl"], shares["verl"]):
         assert share == pytest.approx(2 / 5)
     for share in (found["clip/active_sequences"], shares["prime_rl"]):

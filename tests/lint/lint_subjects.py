@@ -1,11 +1,12 @@
-"""What the linter is tested on: composed runs, and studies that are written down in a line."""
+"""Runs and studies for the linter's tests, each written in a line."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from grpolab.lint.study_rules import LintedStudy
+from grpolab.lint.rules import LintFinding
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import Plan, expand
@@ -14,17 +15,16 @@ from grpolab.sweep.study import Study
 
 @cache
 def composer() -> Composer:
-    """One for all tests: what Hydra composed is kept."""
+    """Return one for all tests: it keeps what Hydra composed."""
     return Composer()
 
 
 def run(*overrides: str) -> RunSettings:
-    """One run."""
     return composer().compose(overrides)
 
 
-def plan(arms: dict[str, list[str]], *overrides: str, seeds: int = 10, name: str = "planted", **fields: Any) -> Plan:
-    """A study with one factor, `arm`."""
+def plan(arms: dict[str, list[str]], *overrides: str, seeds: Any = 10, name: str = "planted", **fields: Any) -> Plan:
+    """Return a study with the factor `arm`, and perhaps others."""
     study = Study(
         name=name,
         question="?",
@@ -39,15 +39,15 @@ def plan(arms: dict[str, list[str]], *overrides: str, seeds: int = 10, name: str
     return expand(study, composer(), needs_clipping=False)
 
 
-def arms(of: dict[str, list[str]], *overrides: str, **fields: Any) -> LintedStudy:
-    """The same as the rules see it."""
-    return LintedStudy.of(plan(of, *overrides, **fields))
-
-
 def claim(of: str, minus: str, metric: str = "final_score", direction: str = "greater", **keys: Any) -> dict[str, Any]:
-    """A hypothesis."""
+    """Return a hypothesis."""
     return {
         **{"id": "H", "says": "?", "source": "?", "budget": "rollouts", "metric": metric},
         **{"contrast": {"of": of, "minus": minus}, "direction": direction, "margin": 0.1},
         **keys,
     }
+
+
+def sentences(findings: Iterable[LintFinding], rule: str) -> list[str]:
+    """Return what one rule says."""
+    return [finding.sentence for finding in findings if finding.rule == rule]

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report.style import Manifest
-from grpolab.vocabulary import CLIP_METRIC, EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, convention, quantile_metric
+from grpolab.vocabulary import EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, quantile_metric
 
 ROLLOUT_STEPS = 12
 TOKENS = 400

@@ -13,11 +13,12 @@ from matplotlib.collections import PolyCollection
 from report_results import write_run, write_study
 
 from grpolab.errors import RequestError
+from grpolab.meanings import METRICS
 from grpolab.report import journals
 from grpolab.report.figures import FIGURES, clipping, draw, surfaces
 from grpolab.report.load import load
 from grpolab.report.style import COLUMN_WIDTH, TEXT_WIDTH, arm_styles, png, save
-from grpolab.vocabulary import ANALYTIC_FIGURES, EXCESS_EDGES, METRICS
+from grpolab.vocabulary import ANALYTIC_FIGURES, EXCESS_EDGES
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tests of differences, rates and trends against scipy, statsmodels and published values."""
+"""Tests of differences, rates and trends, and their power: scipy, statsmodels, exact sums, published values."""
 
 import subprocess
 import sys
@@ -10,15 +10,18 @@ import pytest
 from scipy import stats
 from statsmodels.stats.descriptivestats import sign_test
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
 from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.report.statistics.tests import (
+    POWER,
     benjamini_hochberg,
+    detectable_difference,
+    detectable_rate_difference,
     fisher,
     holm,
     label_difference,
-    page_trend,
     paired_difference,
     rank_trend,
     rate_difference,
@@ -126,26 +129,6 @@ def test_rate_difference_is_newcombes():
         assert found.p == fisher(of, n, minus, n)
 
 
-def test_page_trend_is_the_published_example():
-    # Siegel and Castellan's example as quoted in scipy's documentation: p = .0018.
-    table = [
-        [3, 4, 3],
-        [2, 2, 4],
-        [3, 3, 5],
-        [1, 3, 2],
-        [2, 3, 2],
-        [2, 4, 5],
-        [1, 2, 4],
-        [3, 4, 4],
-        [2, 4, 5],
-        [1, 3, 4],
-    ]
-    assert page_trend(table) == pytest.approx(0.0018191161948127822)
-    assert page_trend([row[::-1] for row in table]) > 0.9
-    assert np.isnan(page_trend([[1, 2, 3]]))
-    assert np.isnan(page_trend([[1, 2], [1, 2]]))
-
-
 def test_labels_of_one_task_are_fishers_and_tasks_of_a_seed_move_together():
     for n in (4, 5, 10, 20):
         of, minus = RNG.integers(0, 2, (2, n, 1))
@@ -194,3 +177,25 @@ def test_the_first_screen_does_not_wait_for_scipys_statistics() -> None:
     code = "import sys, grpolab.report.brief; print('scipy.stats' in sys.modules, 'matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(3, 0.05), (2, 0.005), (10, 0.05), (10, 0.001), (400, 0.01)])
+def test_a_detectable_difference_is_found_with_the_power_of_statsmodels(n, alpha):
+    found = detectable_difference(1 / n**0.5, n - 1, alpha)
+    assert TTestPower().power(found, n, alpha) == pytest.approx(POWER, abs=1e-3)
+
+
+def test_the_power_table():
+    # claims-and-figures.md, section 4.3: pairs for power .8 at d = effect / sd.
+    for d, n in {0.5: 34, 0.8: 15, 1: 10, 1.5: 6, 2: 5, 3: 4}.items():
+        assert detectable_difference(1 / n**0.5, n - 1) <= d < detectable_difference(1 / (n - 1) ** 0.5, n - 2)
+    assert detectable_difference(1 / 3**0.5, 2) == pytest.approx(3.26, abs=0.01)  # three pairs, in deviations
+
+
+def test_a_detectable_rate_is_far_enough_for_fishers_test():
+    assert detectable_rate_difference(3, 0, 3) is None  # 3 of 3 against 0 has p = .1
+    gap = detectable_rate_difference(10, 0, 10)
+    chance = stats.binom.pmf(np.arange(11), 10, gap)
+    power = sum(chance[k] for k in range(11) if fisher(k, 10, 0, 10) < 0.05)
+    assert power >= POWER > power - 0.05
+    assert detectable_rate_difference(10, 10, 10) == gap

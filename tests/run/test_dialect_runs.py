@@ -13,16 +13,16 @@ import torch
 from tiny import records, run_folder, tiny_settings
 
 from grpolab.framework_metrics import FRAMEWORK_METRICS
-from grpolab.frameworks.framework import clip_conventions, metrics_of
+from grpolab.frameworks.framework import clip_conventions, compute_metrics
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
+from grpolab.meanings import CLIP_METRIC, METRICS, convention
 from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS
 from grpolab.run.train import run
 from grpolab.settings.objective import Objective, ObjectiveSettings, SamplerCorrection
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
-from grpolab.vocabulary import CLIP_METRIC, METRICS, convention
 
 AXES = set(ObjectiveSettings.model_fields)
 Journals = dict[str, list[dict[str, Any]]]
@@ -128,7 +128,7 @@ def test_peer_metrics_lists_what_a_run_can_log_and_nothing_else() -> None:
         mode = resolve_run(settings).objective
         with torch.no_grad():
             for objective in variants(mode):
-                logged[settings.framework] |= metrics_of(settings.framework, objective, inputs).keys()
+                logged[settings.framework] |= compute_metrics(settings.framework, objective, inputs).keys()
             shares = clip_conventions(mode, inputs)  # no framework fails on another's objective
         assert all(share >= 0 for share in shares.values()), name
     assert {framework: logged[framework] for framework in FRAMEWORKS} == {

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from tiny import records, run_folder, tiny_settings
 
-from grpolab import vocabulary
+from grpolab import meanings
 from grpolab.paths import Results
 from grpolab.report import journals
 from grpolab.run import folder as outcome_file
@@ -26,7 +26,7 @@ from grpolab.run.train import run
 from grpolab.settings.resolved import Resolved
 
 NAMES = {
-    kind: {name for name, metric in vocabulary.METRICS.items() if metric.kind == kind}
+    kind: {name for name, metric in meanings.METRICS.items() if metric.kind == kind}
     for kind in ("update", "rollout", "evaluation", "timing")
 }
 PLACES = {
@@ -66,9 +66,9 @@ def test_every_line_is_strict_json_with_known_names(folder: Path) -> None:
         record = strict(line)
         kind = record["kind"]
         metrics = record.keys() - PLACES[kind]
-        assert PLACES[kind] <= record.keys() <= vocabulary.POSITIONS.keys() | metrics
+        assert PLACES[kind] <= record.keys() <= meanings.POSITIONS.keys() | metrics
         if kind == "histogram":
-            assert metrics == vocabulary.HISTOGRAM_FIELDS.keys()
+            assert metrics == meanings.HISTOGRAM_FIELDS.keys()
         else:
             assert metrics <= NAMES[kind]
             assert all(isinstance(record[name], float) for name in metrics)
@@ -87,8 +87,8 @@ def test_every_word_of_the_vocabulary_is_measured_somewhere(folder: Path, result
     assert run(free, results)["outcome"] == "completed"
     timing = map(json.loads, (folder / "timing.jsonl").read_text().splitlines())
     seen = set(itertools.chain(*records(folder), *records(run_folder(free, results)), *timing))
-    assert vocabulary.METRICS.keys() - seen == set()
-    assert vocabulary.POSITIONS.keys() - seen == set()
+    assert meanings.METRICS.keys() - seen == set()
+    assert meanings.POSITIONS.keys() - seen == set()
 
 
 def test_records_stand_in_order_and_count_right(folder: Path) -> None:

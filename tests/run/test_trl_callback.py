@@ -17,11 +17,11 @@ from grpolab.cli import main
 from grpolab.doctor import diagnose
 from grpolab.doctor.other_runs import find_gaps, find_runs, make_study
 from grpolab.doctor.run_folder import read_run
+from grpolab.meanings import METRICS, POSITIONS
 from grpolab.paths import Results, project_root
 from grpolab.readers.trl_callback import RunFolder
 from grpolab.sweep import housekeeping
 from grpolab.sweep.housekeeping import find_unasked
-from grpolab.vocabulary import METRICS, POSITIONS
 
 PYTHON = Path(os.environ.get("TRL_PYTHON", project_root() / ".venv-bench" / "bin" / "python"))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grpolab.frameworks.framework import recipe_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
+from grpolab.run.assembly import loss_recipe
 from grpolab.settings import equalities
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, explain_equality
 from grpolab.settings.resolved import resolve_run
@@ -114,7 +114,7 @@ def gradient(settings: RunSettings) -> torch.Tensor:
         rewards_B1=rewards_B1 - 0.5,
         entropy_BT=torch.rand(B, T, generator=draw, dtype=torch.double),
     )
-    loss = policy_loss(resolve_run(settings).objective, inputs, recipe_of(settings.framework)).total
+    loss = policy_loss(resolve_run(settings).objective, inputs, loss_recipe(settings.framework)).total
     return torch.autograd.grad(loss, log_probs_BT)[0] * mask_BT
 
 

@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from grpolab.errors import RequestError
-from grpolab.paths import available, plain, project_root
+from grpolab.paths import plain, project_root
 from grpolab.report.plans import read_plan
+from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, compose
 from grpolab.sweep.multirun import cell_of, expand_multirun
 from grpolab.sweep.plan import plans

@@ -13,7 +13,8 @@ from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import checking, keeping, reading, running
 from grpolab.cli.common import FAILURE, INTERRUPTED, OK, WRONG_REQUEST, Command, Parser
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import DISK_ERRORS, available
+from grpolab.paths import DISK_ERRORS
+from grpolab.study_names import available
 from grpolab.terminal import say, say_uncaught
 
 

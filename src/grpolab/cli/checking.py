@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from grpolab.cli.common import FAILURE, OK, Add, count
 from grpolab.errors import RequestError, printable
+from grpolab.paths import project_root
 from grpolab.terminal import say
 
 if TYPE_CHECKING:
@@ -70,11 +71,10 @@ def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from grpolab.lint.check import page
     from grpolab.settings.task import without_the_hub
 
     if arguments.rules:
-        say(page(), end="")
+        say((project_root() / "docs" / "lint.md").read_text(encoding="utf-8"), end="")
         return OK
     with without_the_hub():
         findings = _findings(arguments)
@@ -86,8 +86,9 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 
 def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
-    from grpolab.lint.check import by_severity, check_config, check_plans, check_run
-    from grpolab.lint.config_rules import check_written
+    from grpolab.lint.config_rules import check_config
+    from grpolab.lint.rules import check_run
+    from grpolab.lint.study_rules import check_plans
     from grpolab.readers.exchange import convert, read
     from grpolab.sweep.compose import Composer, compose
     from grpolab.sweep.plan import plans
@@ -96,9 +97,9 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     if framework:
         if len(words) != 1:
             raise RequestError(f"lint --from {framework} needs one FILE")
-        config, default = _converted(arguments, words[0]), convert(framework, {}, Composer().compose)
-        findings = check_config(framework, (config.options, config.settings), (default.options, default.settings))
-        return by_severity([*findings, *check_written(framework, read(framework, words[0]).options)])
+        pair = _converted(arguments, words[0]), convert(framework, {}, Composer().compose)
+        config, default = ((converted.options, converted.settings) for converted in pair)
+        return check_config(framework, config, default, read(framework, words[0]).options)
     if words and "=" not in words[0]:  # a study, where the first word is no override
         return check_plans(plans(words[0], words[1:]))
     return check_run(compose(words))
@@ -143,13 +144,13 @@ def _conformance(arguments: argparse.Namespace) -> int:
 
     verdicts = list(conformance.replay_archive(Path(arguments.path)))
     if arguments.json:
-        say(json.dumps(conformance.as_json(verdicts), indent=1))
+        say(json.dumps(conformance.verdicts_to_json(verdicts), indent=1))
     else:
-        say("\n".join(conformance.verdict_lines(verdicts, arguments.each)))
+        say("\n".join(conformance.format_verdicts(verdicts, arguments.each)))
     if not any(verdict.compared for verdict in verdicts):
         say(f"{arguments.path}: nothing was replayed, so that nothing is known to agree", error=True)
         return FAILURE
-    return OK if all(verdict.agrees for verdict in verdicts) else FAILURE
+    return FAILURE if any(verdict.misses for verdict in verdicts) else OK
 
 
 def _dialects(_arguments: argparse.Namespace) -> None:

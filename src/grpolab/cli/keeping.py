@@ -10,6 +10,7 @@ from grpolab.cli.common import FAILURE, OK, Add, results_of, tracking_uri
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.records import read_plan
+from grpolab.study_names import planned_name
 from grpolab.terminal import say
 
 
@@ -52,7 +53,7 @@ def _export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report.export import export_reference
 
     results = results_of(arguments)
-    for file in export_reference(results, results.name_of(arguments.study), arguments.append):
+    for file in export_reference(results, planned_name(results, arguments.study), arguments.append):
         say(file)
     for file in screen.write_committed(results):
         say(file)
@@ -93,7 +94,7 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     uri = tracking_uri(results, arguments.uri)
     if not arguments.study:
         return results, uri, results.planned()
-    study = results.name_of(arguments.study)
+    study = planned_name(results, arguments.study)
     study_states(results, study)  # refuses a study without a plan
     return results, uri, [study]
 

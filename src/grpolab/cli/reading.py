@@ -22,6 +22,7 @@ from grpolab.cli.common import (
 )
 from grpolab.errors import RequestError
 from grpolab.paths import REPORT_FILES, Results
+from grpolab.study_names import planned_name
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED
 
@@ -86,7 +87,7 @@ def _status(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.ledger import describe_status, status
 
     results = results_of(arguments)
-    summaries = status(results, arguments.study and results.name_of(arguments.study), time.time())
+    summaries = status(results, arguments.study and planned_name(results, arguments.study), time.time())
     if arguments.json:
         say(json.dumps(summaries, indent=1))
         return
@@ -215,14 +216,14 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
 def _study_of(arguments: argparse.Namespace, results: Results) -> str:
     from grpolab.report.plans import default_study
 
-    return results.name_of(arguments.study) if arguments.study else default_study(results)
+    return planned_name(results, arguments.study) if arguments.study else default_study(results)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
     from grpolab.report.compare import AGREES, DIFFERS, compare
 
     results = results_of(arguments)
-    text, verdict = compare(results, arguments.folder, arguments.study and results.name_of(arguments.study))
+    text, verdict = compare(results, arguments.folder, arguments.study and planned_name(results, arguments.study))
     say(text)
     return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, UNDECIDED)
 
@@ -248,7 +249,7 @@ def _diff(arguments: argparse.Namespace) -> None:
 
 
 def _vocabulary(_arguments: argparse.Namespace) -> None:
-    from grpolab.vocabulary import page
+    from grpolab.meanings import page
 
     say(page(), end="")
 

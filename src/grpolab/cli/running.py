@@ -68,7 +68,8 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.page:
         say(help_text(arguments.overrides))
         return OK
-    from grpolab.lint.check import check_plans, check_run
+    from grpolab.lint.rules import check_run
+    from grpolab.lint.study_rules import check_plans
     from grpolab.sweep.multirun import cell_of, expand_multirun
 
     overrides, name = arguments.overrides, arguments.name
@@ -91,7 +92,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from grpolab.lint.check import check_plans
+    from grpolab.lint.study_rules import check_plans
     from grpolab.studies.looks import Looks
     from grpolab.studies.sweep import sweep
     from grpolab.sweep.plan import plans

@@ -15,12 +15,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpolab.framework_names import LOG_ONLY
+from grpolab.meanings import METRICS
 from grpolab.quantities import Thresholds
 from grpolab.readers.logs import RunLog
 from grpolab.report.journals import both, column, tail_length
 from grpolab.report.scores import final_score, has_collapsed
 from grpolab.report.text import count, listing
-from grpolab.vocabulary import DIVERGED, METRICS, STOPPED
+from grpolab.vocabulary import DIVERGED, STOPPED
 
 Floats = NDArray[np.float64]
 

@@ -21,13 +21,14 @@ from grpolab.doctor.page import examine
 from grpolab.doctor.run_folder import read_run
 from grpolab.errors import RequestError, printable
 from grpolab.framework_names import LOG_NAMES
+from grpolab.meanings import POSITIONS
 from grpolab.paths import Results
 from grpolab.readers.log_folders import FoundLog, find_logs, group_runs
 from grpolab.readers.logs import read_log
 from grpolab.report.journals import NUMBERS, column
 from grpolab.report.load import StudyRuns, study_of
 from grpolab.report.text import count, listing, markdown_table, number
-from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING, POSITIONS
+from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING
 
 FIGURES = ["D2", "F27", "F16"]
 # Metrics that tables and figures show where a log has them.

@@ -19,7 +19,7 @@ from grpolab.doctor.no_progress import NO_PROGRESS
 from grpolab.doctor.normal import NORMAL
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
 from grpolab.doctor.run_folder import read_run
-from grpolab.framework_names import LOG_NAMES, in_their_names
+from grpolab.framework_names import LOG_NAMES, translate_advice
 from grpolab.readers.logs import LoggedRow, read_log, read_rows
 from grpolab.report.text import count, listing, number
 
@@ -86,7 +86,7 @@ def examine(run: Evidence) -> Diagnosis:
 def _apply(causes: Iterable[Cause], run: Evidence) -> Iterator[Finding]:
     for cause in causes:
         if finding := cause.rule(run):
-            remedy = in_their_names(run.framework, finding.remedy or cause.remedy)
+            remedy = translate_advice(run.framework, finding.remedy or cause.remedy)
             yield replace(finding, cause=cause.name, says=finding.says or cause.says, remedy=remedy)
 
 

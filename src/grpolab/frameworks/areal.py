@@ -20,48 +20,38 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 from grpolab.settings.objective import Objective, SamplerCorrection
 
-DEFAULTS = {
-    "eps_clip": 0.2,
-    "eps_clip_higher": None,
-    "c_clip": None,
-    "importance_sampling_level": "token",
-    "rejection_sampling": None,
-    "use_sapo_loss": False,
-    "sapo_tau_pos": 1.0,
-    "sapo_tau_neg": 1.05,
-    "kl_estimator": "k1",
-}
 REJECTION = {"level": "token", "action": "mask", "metric": "ratio", "agg": "mean", "upper": 5.0, "lower": None}
 
 
 def objective(options: Options) -> Objective:
     """Translate options of `PPOActorConfig`; its KL (`kl_ctl`) is in the reward."""
-    o: dict[str, Any] = {**DEFAULTS, **options}
-    sapo = {"temperature_positive": o["sapo_tau_pos"], "temperature_negative": o["sapo_tau_neg"]}
+    get, sapo = options.get, {}
+    if get("use_sapo_loss", False):
+        sapo = {"temperature_positive": get("sapo_tau_pos", 1.0), "temperature_negative": get("sapo_tau_neg", 1.05)}
     correction = None
-    if o["rejection_sampling"] is not None:  # the behaviour weight, geometric mean of a sequence's
-        rule = {**REJECTION, **o["rejection_sampling"]}
+    if get("rejection_sampling") is not None:  # the behaviour weight, geometric mean of a sequence's
+        rule = {**REJECTION, **options["rejection_sampling"]}
         level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
         mode, low, high = "truncate", 0.0, torch.inf  # if the bounds act on the mask, not on the weight
-        if bounds_the_weight(rule):
+        if is_bound_of_weight(rule):
             mode = "truncate" if rule["action"] == "clamp" else "mask"
             low, high = rule["lower"] or 0.0, rule["upper"]
         correction = SamplerCorrection.of(level, mode, low, high)
     return Objective.of(
-        importance_sampling_level=o["importance_sampling_level"],
-        kernel="sapo" if o["use_sapo_loss"] else "clipped",
-        kernel_options=sapo if o["use_sapo_loss"] else {},
-        epsilon=o["eps_clip"],
-        epsilon_high=o["eps_clip_higher"],
-        dual_clip=o["c_clip"],
+        importance_sampling_level=get("importance_sampling_level", "token"),
+        kernel="sapo" if sapo else "clipped",
+        kernel_options=sapo,
+        epsilon=get("eps_clip", 0.2),
+        epsilon_high=get("eps_clip_higher"),
+        dual_clip=get("c_clip"),
         loss_form="max_negative",
-        kl_estimator=o["kl_estimator"],
+        kl_estimator=get("kl_estimator", "k1"),
         kl_output_clamp=10.0,
         sampler_correction=correction,
     )
 
 
-def bounds_the_weight(rule: Mapping[str, Any]) -> bool:
+def is_bound_of_weight(rule: Mapping[str, Any]) -> bool:
     """Return whether rejection bounds the behaviour weight itself, and not a KL, a sum or a maximum."""
     return (rule["metric"], rule["agg"]) == ("ratio", "mean")
 
@@ -117,13 +107,13 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 def replay_ppo(options: Options, inputs: Inputs) -> Replayed:
     """Replay the PPO loss; `old_logprobs` are the proximal policy's, `rollout_logprobs` the behaviour policy's."""
-    given = shared.loss_inputs(inputs)
+    given = shared.make_loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
-    kept_BT = given.mask_BT if bounds_the_weight(rule) else kept_by_rejection(rule, given)
+    kept_BT = given.mask_BT if is_bound_of_weight(rule) else find_kept_tokens(rule, given)
     return shared.replay_loss(FRAMEWORK, objective(options), given, kept_BT)
 
 
-def kept_by_rejection(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
+def find_kept_tokens(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
     """Return the tokens that rejection by a KL, a sum or a maximum keeps, (B, T)."""
     assert inputs.sampler_log_probs_BT is not None
     mask_BT = inputs.mask_BT
@@ -146,7 +136,7 @@ def kept_by_rejection(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
 def replay_sapo(options: Options, inputs: Inputs) -> Replayed:
     """Replay the SAPO loss."""
     renamed = {f"sapo_{name}" if name.startswith("tau_") else name: value for name, value in options.items()}
-    return shared.replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), shared.loss_inputs(inputs))
+    return shared.replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), shared.make_loss_inputs(inputs))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:

@@ -1,8 +1,8 @@
 """Replay the frameworks' own outputs through our code: what agrees, by how much, what misses, what is not replayed.
 
-A file of vectors holds one variant of a framework (tests/vectors/README.md). Its outputs are `loss` with
-`grad_logprobs` (by inputs.logprobs, or by inputs.entropies if there are no log-probs), `metrics`, and tensors by name
-(`advantages`, `per_token`, ...); a case that the framework refused has `error` instead.
+The outputs of a case are `loss` with `grad_logprobs` (by inputs.logprobs, or by inputs.entropies if there are no
+log-probs), `metrics`, and tensors by name (`advantages`, `per_token`, ...); a case that the framework refused has
+`error` instead.
 
 An error is relative to the size of what was added up, and NaN equals NaN. float64 explains 1e-9; more is allowed only
 as far as replays with other last places differ from each other (`rounding.py`).
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.errors import RequestError
-from grpolab.frameworks import vectors
-from grpolab.frameworks.framework import load_framework
+from grpolab.frameworks.framework import Replay, load_framework
 from grpolab.frameworks.rounding import largest_difference, spreads
+from grpolab.frameworks.vectors import FrameworkVariant, find_leaf, make_inputs, read_variants
 from grpolab.registry import FRAMEWORKS
 
-KEYS = {"framework": str, "variant": str, "function": str, "options": dict, "cases": list}
-NOT_TENSORS = {"tags", "group_size", "group_ids", "prompt_boundaries", "kept_lengths"}
 NOT_OUTPUTS = {"name", "inputs", "error"}
 KINDS = ("loss", "gradient", "metric", "tensor")
 
@@ -39,66 +36,6 @@ SAFETY = 4.0
 LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # metrics are shares, ratios and nats: smaller ones count as this large
 # What computing with values of other types and shapes than a framework's ends in.
 MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
-
-
-@dataclass(frozen=True)
-class FrameworkVariant:
-    """A framework's function with one choice of options, and what it returned."""
-
-    framework: str
-    name: str
-    function: str  # the part behind the path
-    options: Mapping[str, Any]
-    cases: list[dict[str, Any]]
-
-    @property
-    def full_name(self) -> str:
-        """Return e.g. `verl__vanilla__sym__c3.0__token-mean`."""
-        return f"{self.framework}__{self.name}"
-
-
-def read_variants(path: Path) -> Iterator[FrameworkVariant]:
-    """Read the variants of an archive, a folder or one JSON file, in order of their names.
-
-    Raises RequestError if nothing is there, a file is not in the format, or there is more than can be.
-    """
-    texts = vectors.read_texts(path)
-    for name in sorted(texts):
-        content = vectors.parse(name, texts.pop(name))
-        absent = sorted(KEYS.keys() - set(content)) if isinstance(content, dict) else sorted(KEYS)
-        if absent:
-            raise RequestError(f"{name} is not a file of vectors: it lacks {', '.join(absent)}")
-        wrong = [f"its {key}" for key, kind in KEYS.items() if not isinstance(content[key], kind)]
-        if wrong or not all(map(_is_case, content["cases"])):
-            raise RequestError(
-                f"{name} is not a file of vectors: {[*wrong, 'one of its cases'][0]} is not in the format"
-            )
-        function = content["function"].rpartition(":")[2]
-        yield FrameworkVariant(content["framework"], content["variant"], function, content["options"], content["cases"])
-
-
-def _is_case(case: Any) -> bool:
-    return isinstance(case, dict) and isinstance(case.get("name"), str) and isinstance(case.get("inputs"), dict)
-
-
-def inputs_of(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case's inputs as float64 tensors, `mask` as bool; group ids, sizes, boundaries and tags as they are.
-
-    The log-probs, or the entropies if there are none, take a gradient.
-    """
-    inputs: dict[str, Any] = {}
-    for name, value in case["inputs"].items():
-        as_it_is = name in NOT_TENSORS or value is None
-        inputs[name] = value if as_it_is else torch.tensor(value, dtype=torch.bool if name == "mask" else torch.double)
-    if (leaf := _find_leaf(inputs)) is not None:
-        leaf.requires_grad_()
-    return inputs
-
-
-def _find_leaf(inputs: Mapping[str, Any]) -> Tensor | None:
-    """Return the input that a loss is differentiated by."""
-    leaf: Tensor | None = inputs.get("logprobs", inputs.get("entropies"))
-    return leaf
 
 
 @dataclass(frozen=True)
@@ -116,40 +53,58 @@ class Compared:
         word = self.output.partition(" ")[0]
         return word if word in KINDS else "tensor"
 
+
+@dataclass(frozen=True)
+class VariantVerdict:
+    """A variant after its replay."""
+
+    variant: str  # full name
+    cases: int = 0  # replayed
+    refused: int = 0  # cases that the framework itself refused; they must be refused here too
+    compared: Sequence[Compared] = ()
+    unsupported: str | None = None  # why it was not replayed
+
     @property
-    def agrees(self) -> bool:
-        """Return whether the error is within its bound."""
-        return self.error <= self.bound
+    def misses(self) -> list[Compared]:
+        """Return the outputs beyond their bounds."""
+        return [output for output in self.compared if not output.error <= output.bound]
+
+    @property
+    def agrees(self) -> bool | None:
+        """Return whether every output is within its bound; None for a variant that was not replayed."""
+        return not self.misses if self.unsupported is None else None
+
+    def worst(self, kind: str) -> float:
+        """Return the largest relative error of the outputs of a kind (one of KINDS); 0 if there is none."""
+        return max((compared.error for compared in self.compared if compared.kind == kind), default=0.0)
 
 
 class Case:
     """A case with our replay of it: errors of its outputs, and their bounds, which cost more replays."""
 
     def __init__(self, variant: FrameworkVariant, case: Mapping[str, Any], stored: set[str]) -> None:
-        self.variant, self.name, self.inputs, self.stored = variant, case["name"], inputs_of(case), stored
-        self.expected = expected_outputs(case)
+        self.variant, self.name, self.inputs, self.stored = variant, case["name"], make_inputs(case), stored
+        self.expected = read_outputs(case)
         self.ours, self.terms = self.outputs()
 
     def outputs(self) -> tuple[dict[str, Tensor], float]:
         """Replay the case: outputs by name, and the sum of the absolute terms of its loss."""
-        replay = load_framework(self.variant.framework).replays[self.variant.function]
-        replayed = replay(self.variant.options, self.inputs)
-        outputs = {f"metric {name}": as_float64(value) for name, value in replayed.metrics.items()}
-        outputs |= {name: as_float64(value) for name, value in replayed.tensors.items()}
+        replayed = find_replay(self.variant)(self.variant.options, self.inputs)
+        outputs = {f"metric {name}": to_float64(value) for name, value in replayed.metrics.items()}
+        outputs |= {name: to_float64(value) for name, value in replayed.tensors.items()}
         if replayed.loss is not None:
-            leaf = _find_leaf(self.inputs)
+            leaf = find_leaf(self.inputs)
             assert leaf is not None
             gradient = None
             if replayed.loss.requires_grad:
                 (gradient,) = torch.autograd.grad(replayed.loss, leaf, retain_graph=True, allow_unused=True)
-            outputs["loss"] = as_float64(replayed.loss)
+            outputs["loss"] = to_float64(replayed.loss)
             outputs["gradient"] = torch.zeros_like(leaf) if gradient is None else gradient
         return outputs, replayed.scale
 
     def scale(self, output: str) -> float:
         """Return what an error is relative to: the output's largest finite number, or what a loss adds up."""
-        expected = self.expected[output]
-        largest = expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 0.0
+        largest = _largest(self.expected[output])
         if output == "gradient":
             return largest
         least = LEAST_METRIC if output.startswith("metric ") else LEAST_TENSOR
@@ -163,24 +118,23 @@ class Case:
         return difference / scale if scale else (0.0 if difference == 0 else torch.inf)
 
     @cached_property
-    def spreads(self) -> tuple[dict[str, float], set[torch.dtype]]:
-        """Return how far each output moves with other last places, and the types in which something moved."""
+    def spreads(self) -> dict[str, float]:
+        """Return how far each output moves with other last places."""
         # Rewards of a group may be equal but for the last place: there float64 cancels too.
         dtypes = [torch.float32, torch.float64] if "rewards" in self.inputs else [torch.float32]
         return spreads(self.ours, lambda: self.outputs()[0], dtypes)
 
     def cheap_bound(self, output: str) -> float:
         """Return the largest relative error that float64, and a number stored as float32, explain."""
-        expected, scale = self.expected[output], self.scale(output)
-        finite = expected[expected.isfinite()]
-        if output not in self.stored or not scale or not len(finite):
+        scale = self.scale(output)
+        if output not in self.stored or not scale:
             return FLOAT64
-        return FLOAT64 + STORED * finite.abs().max().item() / scale
+        return FLOAT64 + STORED * _largest(self.expected[output]) / scale
 
     def bound(self, output: str) -> float:
         """Add what float32 explains on the way to the output; costs some replays."""
         scale = self.scale(output)
-        spread = self.spreads[0].get(output, 0.0) / scale if scale else 0.0
+        spread = self.spreads.get(output, 0.0) / scale if scale else 0.0
         return self.cheap_bound(output) + SAFETY * spread
 
     def compare(self) -> Iterator[Compared]:
@@ -190,22 +144,32 @@ class Case:
             yield Compared(self.name, output, error, bound if error <= bound else self.bound(output))
 
 
-def expected_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
+def _largest(values: Tensor) -> float:
+    """Return the largest absolute value that is finite; 0 if there is none."""
+    return max(values[values.isfinite()].abs().flatten().tolist(), default=0.0)
+
+
+def find_replay(variant: FrameworkVariant) -> Replay:
+    """Return the function that replays a variant."""
+    return load_framework(variant.framework).replays[variant.function]
+
+
+def read_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return what the framework reported, by the output's name."""
     named = {name: value for name, value in case.items() if name not in NOT_OUTPUTS}
     loss, gradient, metrics = (named.pop(name, None) for name in ("loss", "grad_logprobs", "metrics"))
-    outputs = {"loss": as_float64(loss)} if "loss" in case else {}
+    outputs = {"loss": to_float64(loss)} if "loss" in case else {}
     if "loss" in case and gradient is not None:
-        outputs["gradient"] = as_float64(gradient)
-    outputs |= {f"metric {name}": as_float64(value) for name, value in (metrics or {}).items()}
-    return outputs | {name: as_float64(named[name]) for name in sorted(named)}
+        outputs["gradient"] = to_float64(gradient)
+    outputs |= {f"metric {name}": to_float64(value) for name, value in (metrics or {}).items()}
+    return outputs | {name: to_float64(named[name]) for name in sorted(named)}
 
 
-def stored_as_float32(cases: Sequence[Mapping[str, Any]]) -> set[str]:
+def find_float32_outputs(cases: Sequence[Mapping[str, Any]]) -> set[str]:
     """Return the outputs whose numbers are float32 in every case of a variant, and not all short fractions."""
     numbers: dict[str, list[Tensor]] = {}
     for case in cases:
-        for output, value in expected_outputs(case).items():
+        for output, value in read_outputs(case).items():
             numbers.setdefault(output, []).append(value[value.isfinite()].flatten())
     joined = {output: torch.cat(values) for output, values in numbers.items()}
     return {
@@ -215,34 +179,9 @@ def stored_as_float32(cases: Sequence[Mapping[str, Any]]) -> set[str]:
     }
 
 
-def as_float64(value: Any) -> Tensor:
+def to_float64(value: Any) -> Tensor:
     """Return numbers, or a tensor of them, as a tensor without gradient."""
     return value.detach().double() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
-
-
-@dataclass(frozen=True)
-class VariantVerdict:
-    """A variant after its replay."""
-
-    variant: str  # full name
-    cases: int = 0  # replayed
-    refused: int = 0  # cases that the framework itself refused; they must be refused here too
-    compared: Sequence[Compared] = ()
-    unsupported: str | None = None  # the reason
-
-    @property
-    def misses(self) -> list[Compared]:
-        """Return the outputs beyond their bounds."""
-        return [output for output in self.compared if not output.agrees]
-
-    @property
-    def agrees(self) -> bool:
-        """Return whether every output is within its bound."""
-        return not self.misses
-
-    def worst(self, kind: str) -> float:
-        """Return the largest relative error of the outputs of a kind (one of KINDS); 0 if there is none."""
-        return max((compared.error for compared in self.compared if compared.kind == kind), default=0.0)
 
 
 def replay_archive(path: Path) -> Iterator[VariantVerdict]:
@@ -255,24 +194,16 @@ def replay_variant(variant: FrameworkVariant) -> VariantVerdict:
     name = variant.full_name
     if reason := _reason_against(variant):
         return VariantVerdict(name, unsupported=reason)
-    refusals = [case for case in variant.cases if "error" in case]
-    compared = []
+    refused = [case for case in variant.cases if "error" in case]
     try:
-        for case in refusals:
-            try:
-                load_framework(variant.framework).replays[variant.function](variant.options, inputs_of(case))
-            except ValueError:
-                compared.append(Compared(case["name"], "refusal", 0.0, 0))
-            else:
-                compared.append(Compared(case["name"], "refusal", torch.inf, 0))
-        for replayed in replay_cases(variant):
-            compared += replayed.compare()
+        compared = [_compare_refusal(variant, case) for case in refused]
+        compared += [output for case in replay_cases(variant) for output in case.compare()]
     except (ValueError, KeyError) as unknown:
         return VariantVerdict(name, unsupported=f"its options are not carried here: {unknown}")
     except MALFORMED as error:
-        says = str(error).partition("\n")[0]
-        return VariantVerdict(name, unsupported=f"its cases are not in the format: {type(error).__name__}: {says}")
-    return VariantVerdict(name, len(variant.cases) - len(refusals), len(refusals), compared)
+        text = str(error).partition("\n")[0]
+        return VariantVerdict(name, unsupported=f"its cases are not in the format: {type(error).__name__}: {text}")
+    return VariantVerdict(name, len(variant.cases) - len(refused), len(refused), compared)
 
 
 def _reason_against(variant: FrameworkVariant) -> str | None:
@@ -286,41 +217,48 @@ def _reason_against(variant: FrameworkVariant) -> str | None:
     return None if variant.function in framework.replays else f"function {variant.function} is unknown here"
 
 
+def _compare_refusal(variant: FrameworkVariant, case: Mapping[str, Any]) -> Compared:
+    try:
+        find_replay(variant)(variant.options, make_inputs(case))
+    except ValueError:
+        return Compared(case["name"], "refusal", 0.0, 0)
+    return Compared(case["name"], "refusal", torch.inf, 0)
+
+
 def replay_cases(variant: FrameworkVariant) -> Iterator[Case]:
     """Replay the cases that the framework did not refuse."""
-    stored = stored_as_float32(variant.cases)
+    stored = find_float32_outputs(variant.cases)
     return (Case(variant, case, stored) for case in variant.cases if "error" not in case)
 
 
-def as_json(verdicts: Sequence[VariantVerdict]) -> dict[str, Any]:
+def verdicts_to_json(verdicts: Sequence[VariantVerdict]) -> dict[str, Any]:
     """Return the counts, and every variant with its worst errors and its misses."""
     rows = [
         {
             "variant": verdict.variant,
             "cases": verdict.cases,
             "refused": verdict.refused,
-            "agrees": verdict.agrees if verdict.unsupported is None else None,
+            "agrees": verdict.agrees,
             "worst": {kind: verdict.worst(kind) for kind in KINDS},
-            "misses": [
-                {name: getattr(miss, name) for name in ("case", "output", "error", "bound")} for miss in verdict.misses
-            ],
+            "misses": [asdict(miss) for miss in verdict.misses],
             "unsupported": verdict.unsupported,
         }
         for verdict in verdicts
     ]
     return {
-        "replayed": sum(verdict.unsupported is None for verdict in verdicts),
-        "agree": sum(verdict.agrees for verdict in verdicts),
-        "unsupported": sum(verdict.unsupported is not None for verdict in verdicts),
+        "replayed": sum(verdict.agrees is not None for verdict in verdicts),
+        "agree": sum(verdict.agrees is True for verdict in verdicts),
+        "unsupported": sum(verdict.agrees is None for verdict in verdicts),
         "variants": rows,
     }
 
 
-def verdict_lines(verdicts: Sequence[VariantVerdict], each: bool = False) -> Iterator[str]:
+def format_verdicts(verdicts: Sequence[VariantVerdict], each: bool = False) -> Iterator[str]:
     """Yield a table of frameworks (`each`: of variants), every miss, every variant not replayed, and the counts."""
     titles = ("variants", "cases", *(f"worst {kind}" for kind in KINDS), "verdict")
     yield f"{'':<52}" + "".join(f"{title:>16}" for title in titles)
     replayed = [verdict for verdict in verdicts if verdict.unsupported is None]
+    left_out = [verdict for verdict in verdicts if verdict.unsupported is not None]
     rows: dict[str, list[VariantVerdict]] = {}
     for verdict in replayed:
         rows.setdefault(verdict.variant if each else verdict.variant.partition("__")[0], []).append(verdict)
@@ -333,11 +271,11 @@ def verdict_lines(verdicts: Sequence[VariantVerdict], each: bool = False) -> Ite
             most = max(verdict.misses, key=lambda miss: miss.error)
             worst = f"{most.output} of case {most.case}: {most.error:.1e}"
             yield f"miss: {verdict.variant}: {len(verdict.misses)} outputs, the worst is {worst}"
-    for verdict in verdicts:
-        if verdict.unsupported is not None:
-            yield f"not replayed: {verdict.variant}: {verdict.unsupported}"
-    agreeing = sum(verdict.agrees for verdict in replayed)
+    yield from (
+        f"not replayed: {verdict.variant}: {verdict.unsupported}" for verdict in verdicts if verdict.unsupported
+    )
+    agreeing = sum(verdict.agrees is True for verdict in replayed)
     yield (
         f"{len(verdicts)} variants: {len(replayed)} replayed with {sum(verdict.cases for verdict in replayed)} cases,"
-        f" {agreeing} agree, {len(replayed) - agreeing} miss; {len(verdicts) - len(replayed)} not replayed"
+        f" {agreeing} agree, {len(replayed) - agreeing} miss; {len(left_out)} not replayed"
     )

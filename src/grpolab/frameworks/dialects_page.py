@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from grpolab.framework_metrics import FRAMEWORK_METRICS
-from grpolab.frameworks.framework import metrics_of
+from grpolab.frameworks.framework import compute_metrics
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
+from grpolab.meanings import CLIP_METRIC
 from grpolab.registry import AGGREGATIONS, FRAMEWORKS, resolve
 from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
-from grpolab.vocabulary import CLIP_METRIC
 
 AXES = [name for name in ObjectiveSettings.model_fields if name != "framework"]
 PPO = Objective.of(beta=0.1)
@@ -54,6 +55,8 @@ OTHER_NAMES = """\
 
 def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> str:
     """Return the whole page, from every dialect's settings and its file's comment, by the dialect's name."""
+    inputs = make_example()
+    ratios = "; ".join(f"A = {A:g}: {', '.join(f'{r:g}' for r in row)}" for A, row in EXAMPLE)
     values = {name: _format_axes(each) for name, each in settings.items()}
     first, *others = (values[name] for name in FRAMEWORKS)
     same = [axis for axis in AXES if all(other[axis] == first[axis] for other in others)]
@@ -70,11 +73,13 @@ def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> st
         "## Modes, as differences from their framework's default",
         *(_modes(framework, values, comments) for framework in FRAMEWORKS),
         "## Same name, different maths",
-        *_clip_fractions(),
-        *(_family(title, members, settings) for title, members in FAMILIES.items()),
+        "Every number below is one batch, through each framework's adapter, with one objective (token ratio, clip .2 on"
+        f" both sides, token mean, beta .1). Its ratios: {ratios}. Reference and sampler are the old policy.",
+        _clip_fractions(inputs),
+        *(_family(title, members, settings, inputs) for title, members in FAMILIES.items()),
         "### Averages",
         "The last column averages the example's ratios; completions may have 16 tokens.",
-        _averages(values),
+        _averages(values, inputs),
         "### Other names",
         OTHER_NAMES,
     ]
@@ -89,6 +94,7 @@ def _format_axes(settings: RunSettings) -> dict[str, str]:
 
 
 def _format(value: Any) -> str:
+    """Format a value; - is: not there."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_format(item)}" for key, item in value.items())
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
@@ -111,56 +117,48 @@ def _modes(framework: str, values: Mapping[str, Mapping[str, str]], comments: Ma
     return f"<details><summary>modes of {framework} ({len(rows)})</summary>\n\n{table}\n\n</details>"
 
 
-def example() -> LossInputs:
-    """Return four ragged sequences, one without an advantage; reference and sampler are the old policy."""
-    lengths = [len(ratios) for _, ratios in EXAMPLE]
-    ratio_BT = torch.ones(len(EXAMPLE), max(lengths), dtype=torch.double)
-    for row_T, (_, ratios) in zip(ratio_BT, EXAMPLE, strict=True):
-        row_T[: len(ratios)] = torch.tensor(ratios, dtype=torch.double)
-    mask_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+def make_example() -> LossInputs:
+    """Make four ragged sequences, one without an advantage; reference and sampler are the old policy."""
+    rows = [torch.tensor(ratios, dtype=torch.double) for _, ratios in EXAMPLE]
+    ratio_BT = pad_sequence(rows, batch_first=True, padding_value=1.0)
+    mask_BT = pad_sequence([torch.ones_like(row_T) for row_T in rows], batch_first=True).bool()
     old_BT = torch.full_like(ratio_BT, -1.0)
-    advantages = torch.tensor([A for A, _ in EXAMPLE], dtype=torch.double)[:, None]
-    log_probs_BT = old_BT + ratio_BT.log()
-    return LossInputs(log_probs_BT, old_BT, advantages, mask_BT, Totals.of(mask_BT), old_BT, old_BT)
+    advantages_B1 = torch.tensor([[A] for A, _ in EXAMPLE], dtype=torch.double)
+    return LossInputs(old_BT + ratio_BT.log(), old_BT, advantages_B1, mask_BT, Totals.of(mask_BT), old_BT, old_BT)
 
 
-def _clip_fractions() -> Iterator[str]:
-    """Yield the example batch, and the clip fraction in every way to count it."""
-    inputs = example()
-    rows = "; ".join(f"A = {A:g}: {', '.join(f'{r:g}' for r in ratios)}" for A, ratios in EXAMPLE)
-    yield (
-        "Every number below is one batch, through each framework's adapter, with one objective (token ratio, clip .2 on"
-        f" both sides, token mean, beta .1). Its ratios: {rows}. Reference and sampler are the old policy."
-    )
+def _clip_fractions(inputs: LossInputs) -> str:
+    """Return a table of the example's clip fraction in every way to count it."""
     by_sum = PPO.but(aggregation="sequence_sum_nonempty")
     undivided = replace(inputs, totals=replace(inputs.totals, sequences=1))
-    per_sample = metrics_of("slime", PPO.but(aggregation="sequence_mean"), undivided)
-    summed, roll = metrics_of("roll", by_sum, inputs), metrics_of("roll", PPO, inputs)
-    gated = metrics_of("trl", PPO, inputs)["clip_ratio/region_mean"]
+    per_sample = compute_metrics("slime", PPO.but(aggregation="sequence_mean"), undivided)
+    summed, roll = compute_metrics("roll", by_sum, inputs), compute_metrics("roll", PPO, inputs)
+    gated = compute_metrics("trl", PPO, inputs)["clip_ratio/region_mean"]
     ways = {
         "gated, mean over tokens: TRL, verl, OpenRLHF, AReaL, open-instruct, SkyRL, torchtune": gated,
-        "gated, mean over sequences: prime-rl": metrics_of("prime_rl", PPO, inputs)["is_masked"],
+        "gated, mean over sequences: prime-rl": compute_metrics("prime_rl", PPO, inputs)["is_masked"],
         "ratio-only, over tokens: ROLL rlvr `ppo_ratio_clipfrac`": roll["actor/ppo_ratio_clipfrac@sum"],
         "ratio-only, over all positions, padding too: ROLL's base worker": roll["actor/ppo_ratio_clipfrac"],
         "gated, a sum of sequences' means: slime before its engine divides": per_sample["pg_clipfrac"],
         "gated, a sum over tokens: ROLL with seq-mean-token-sum": summed["actor/clipfrac@sum"],
     }
-    yield _table(["how it is counted", "clip fraction"], [[way, f"{value:.2f}"] for way, value in ways.items()])
+    return _table(["how it is counted", "clip fraction"], [[way, f"{value:.2f}"] for way, value in ways.items()])
 
 
-def _family(title: str, members: str, settings: Mapping[str, RunSettings]) -> str:
+def _family(title: str, members: str, settings: Mapping[str, RunSettings], inputs: LossInputs) -> str:
     """Return the definitions of one thing by several frameworks, and what each makes of the example."""
-    inputs, rows = example(), []
+    rows = []
     for framework, _, name in (member.partition("/") for member in members.split()):
-        values = [metrics_of(framework, point, inputs) for point in (PPO, resolve_run(settings[framework]).objective)]
+        values = [
+            compute_metrics(framework, point, inputs) for point in (PPO, resolve_run(settings[framework]).objective)
+        ]
         numbers = [f"{logged[name]:.4f}" if name in logged else "-" for logged in values]
         rows.append([framework, f"`{name}`", FRAMEWORK_METRICS[framework][name], *numbers])
     return f"### {title}\n\n" + _table(["framework", "name", "definition", "here", "by its default"], rows)
 
 
-def _averages(values: Mapping[str, Mapping[str, str]]) -> str:
+def _averages(values: Mapping[str, Mapping[str, str]], inputs: LossInputs) -> str:
     """Return every aggregation, whose default it is, and the mean that it makes of the example's ratios."""
-    inputs = example()
     totals = replace(inputs.totals, max_completion_length=16)
     ratio_BT = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp()
     rows = []

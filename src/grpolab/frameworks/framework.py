@@ -1,6 +1,6 @@
-"""A framework as its differences from the core.
+"""A framework as its differences from the core loss.
 
-Each framework has one file, in this order: its options on our axes, the functions of the loss that it computes its own
+Each framework has one file, in this order: its options on our axes, the steps of the loss that it computes its own
 way, its metrics under its names, the replays of its own outputs. Its accidents stand there (a float32 exponential,
 `+1e-8` in a divisor, an unmasked numerator), and so do its defaults under its own names; `conf/dialect/` has them
 under ours.
@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from torch import Tensor
 
-from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, policy_loss
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, policy_loss
+from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.registry import FRAMEWORKS, resolve
 from grpolab.settings.objective import Objective
-from grpolab.vocabulary import CLIP_METRIC
+from grpolab.settings.resolved import Resolved
+
+if TYPE_CHECKING:
+    from grpolab.grpo.step import Update
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,7 @@ class Replayed:
     """The outputs of our code for the inputs of a case that the framework computed."""
 
     loss: Tensor | None = None
-    scale: float = (
-        0.0  # sum of the absolute weighted per-token terms of the loss: the size that rounding is relative to
-    )
+    scale: float = 0.0  # sum of the absolute weighted terms of the loss: rounding is relative to it
     metrics: Mapping[str, Any] = field(default_factory=dict)  # numbers or lists of numbers, by the framework's names
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -60,12 +63,7 @@ def load_framework(name: str) -> Framework:
     return framework
 
 
-def recipe_of(name: str | None) -> LossRecipe:
-    """Return how a framework computes the loss; for None how the core does."""
-    return CORE if name is None else load_framework(name).recipe
-
-
-def metrics_of(name: str, objective: Objective, inputs: LossInputs, loss: Loss | None = None) -> dict[str, float]:
+def compute_metrics(name: str, objective: Objective, inputs: LossInputs, loss: Loss | None = None) -> dict[str, float]:
     """Return what a framework logs of a minibatch; call it without gradient.
 
     `loss` is the minibatch's, if it was computed that framework's way already.
@@ -80,15 +78,28 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
     All count at the objective's own ratio, kernel and range. KL, entropy bonus, masks and sampler weights are left out,
     because each framework has its own.
     """
+    switched_off = ("top_entropy_quantile", "off_policy_mask_threshold", "sampler_correction")
     bare_objective = objective.but(
-        beta=0.0,
-        kl_estimator="k3",
-        kl_gradient="plain",
-        entropy_coef=0.0,
-        top_entropy_quantile=None,
-        off_policy_mask_threshold=None,
-        sampler_correction=None,
+        beta=0.0, kl_estimator="k3", kl_gradient="plain", entropy_coef=0.0, **dict.fromkeys(switched_off)
     )
     bare_inputs = replace(inputs, reference_log_probs_BT=None, sampler_log_probs_BT=None, entropy_BT=None)
-    logged = {name: metrics_of(name, bare_objective, bare_inputs) for name in CLIP_METRIC}
+    logged = {name: compute_metrics(name, bare_objective, bare_inputs) for name in CLIP_METRIC}
     return {name: logged[name][metric] for name, metric in CLIP_METRIC.items() if metric in logged[name]}
+
+
+@torch.no_grad()
+def logged_metrics(settings: Resolved, update: Update) -> dict[str, float]:
+    """Return what frameworks log of one of our optimiser steps, by journal name.
+
+    These are the metrics of the run's own framework and, if the settings ask for them, the clip fraction by each
+    framework's definition.
+    """
+    framework = settings.framework
+    logged = compute_metrics(framework, update.objective, update.inputs, update.whole_loss) if framework else {}
+    metrics = {f"{framework}/{name}": value for name, value in logged.items()}
+    if settings.diagnostics.clip_conventions:
+        shares = clip_conventions(update.objective, update.inputs)
+        if framework and (name := CLIP_METRIC.get(framework)) in logged:
+            shares[framework] = logged[name]
+        metrics |= {convention(name): share for name, share in shares.items()}
+    return metrics

@@ -20,53 +20,34 @@ from grpolab.grpo.ratios import bounded_weight
 from grpolab.registry import KL_ESTIMATORS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
 
-DEFAULTS = {
-    "disable_ppo_ratio": False,
-    "force_on_policy_ratio": False,
-    "use_cispo": False,
-    "token_level_loss": True,
-    "sequence_level_importance_ratios": False,
-    "ratio_clip_min": 0.2,
-    "ratio_clip_max": 0.2,
-    "ratio_clip_c": None,
-    "reference_policy_kl_penalty": 0.01,
-    "reference_policy_kl_type": "k3",
-    "kl_input_clamp_value": 20.0,
-    "kl_output_clamp_value": 10.0,
-    "use_on_policy_kl_approximation": False,
-    "use_importance_sampling_correction": False,
-    "truncated_importance_sampling_type": None,
-    "truncated_importance_sampling_ratio": None,
-    "truncated_importance_sampling_ratio_min": None,
-}
 TINY = 1e-8
 
 
 def objective(options: Options) -> Objective:
     """Translate options of `ClippedPGLossConfig`; `force_on_policy_ratio` also says old = current."""
-    o = {**DEFAULTS, **options}
+    get = options.get
     kernels = {"disable_ppo_ratio": "policy_gradient", "force_on_policy_ratio": "ratio", "use_cispo": "cispo"}
-    level = "sequence" if o["sequence_level_importance_ratios"] else "token"
-    kind, low, high = (o[f"truncated_importance_sampling_{name}"] for name in ("type", "ratio_min", "ratio"))
+    level = "sequence" if get("sequence_level_importance_ratios", False) else "token"
     correction = None
-    if o["use_importance_sampling_correction"] and kind == "seq-mask-tis":
-        correction = SamplerCorrection.of("geometric", "mask", low, high)  # of rows; their tokens have their own weight
-    elif o["use_importance_sampling_correction"]:
-        mode = "mask" if kind == "icepop" else "truncate"
-        correction = SamplerCorrection.of(level, mode, low or 0.0, torch.inf if kind is None else high)
+    if get("use_importance_sampling_correction", False):
+        kind, low = get("truncated_importance_sampling_type"), get("truncated_importance_sampling_ratio_min") or 0.0
+        high = torch.inf if kind is None else options["truncated_importance_sampling_ratio"]
+        mode = "mask" if kind in ("icepop", "seq-mask-tis") else "truncate"
+        # seq-mask-tis keeps or drops rows; their tokens have their own weight.
+        correction = SamplerCorrection.of("geometric" if kind == "seq-mask-tis" else level, mode, low, high)
     return Objective.of(
         importance_sampling_level=level,
-        kernel=next((kernel for option, kernel in kernels.items() if o[option]), "clipped"),
-        epsilon=o["ratio_clip_min"],
-        epsilon_high=o["ratio_clip_max"],
-        dual_clip=o["ratio_clip_c"],
+        kernel=next((kernel for option, kernel in kernels.items() if get(option)), "clipped"),
+        epsilon=get("ratio_clip_min", 0.2),
+        epsilon_high=get("ratio_clip_max", 0.2),
+        dual_clip=get("ratio_clip_c"),
         loss_form="max_negative",
-        aggregation="token_mean_minibatch" if o["token_level_loss"] else "sequence_mean_nonempty",
-        beta=o["reference_policy_kl_penalty"],
-        kl_estimator=o["reference_policy_kl_type"],
-        kl_gradient="importance_weighted" if o["use_on_policy_kl_approximation"] else "score_function",
-        kl_input_clamp=o["kl_input_clamp_value"],
-        kl_output_clamp=o["kl_output_clamp_value"],
+        aggregation="token_mean_minibatch" if get("token_level_loss", True) else "sequence_mean_nonempty",
+        beta=get("reference_policy_kl_penalty", 0.01),
+        kl_estimator=get("reference_policy_kl_type", "k3"),
+        kl_gradient="importance_weighted" if get("use_on_policy_kl_approximation", False) else "score_function",
+        kl_input_clamp=get("kl_input_clamp_value", 20.0),
+        kl_output_clamp=get("kl_output_clamp_value", 10.0),
         sampler_correction=correction,
     )
 
@@ -129,7 +110,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Average over tokens, or over rows of their means, with +1e-8 in every divisor."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
-        return shared.average_everywhere(objective, inputs, per_token)
+        return shared.average_with_padding(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
     if objective.aggregation == "token_mean_minibatch":
         return divided(per_token, mask_BT, totals.tokens)
@@ -184,7 +165,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     changed = {"sampler_log_probs_BT": inputs.get("rollout_logprobs", inputs["old_logprobs"])}
     if options.get("force_on_policy_ratio"):
         changed["old_log_probs_BT"] = inputs["logprobs"].detach()
-    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs, **changed))
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs, **changed))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
@@ -238,7 +219,7 @@ def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> 
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(
-        prepare=shared.as_given, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average
+        prepare=shared.keep_padding, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average
     ),
     metrics=metrics,
     replays={

@@ -18,21 +18,6 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
 from grpolab.settings.objective import Objective, SamplerCorrection
 
-DEFAULTS = {
-    "loss_fn": "dapo",
-    "clip_lower": 0.2,
-    "clip_higher": 0.272,
-    "beta": 0.05,
-    "kl_estimator": 2,
-    "loss_denominator": "token",
-    "use_rho_correction": True,
-    "rho_clamp_lower_bound": 0.0,
-    "rho_clamp_upper_bound": 2.0,
-    "rho_mask_lower_bound": 0.0,
-    "rho_mask_upper_bound": 0.0,
-    "rho_mask_sequence_level": False,
-    "rho_mask_tv_divergence": False,
-}
 ESTIMATORS = (("k1", "plain"), ("k2", "plain"), ("k3", "plain"), ("k1", "importance_weighted"))
 LOG_RHO, RHO = 10.0, 2.0  # bound of the sampler's log ratio; default bound of rho, which also holds after a mask
 CLAMP = 40.0  # of the log ratio to the reference
@@ -40,22 +25,24 @@ CLAMP = 40.0  # of the log ratio to the reference
 
 def objective(options: Options) -> Objective:
     """Translate options of `GRPOExperimentConfig`."""
-    o = {**DEFAULTS, **options}
-    cispo, (estimator, gradient) = o["loss_fn"] == "cispo", ESTIMATORS[o["kl_estimator"]]
+    get = options.get
+    cispo, (estimator, gradient) = get("loss_fn", "dapo") == "cispo", ESTIMATORS[get("kl_estimator", 2)]
     correction = None
-    if o["use_rho_correction"]:  # the mask's bounds if there is one, else the clamp's; 0 is no bound
-        level = "geometric" if o["rho_mask_sequence_level"] else "token"
-        level = "tv" if o["rho_mask_tv_divergence"] else level  # exists in this framework only
-        masks = o["rho_mask_lower_bound"] or o["rho_mask_upper_bound"]
-        low, high = (o[f"rho_{'mask' if masks else 'clamp'}_{side}_bound"] for side in ("lower", "upper"))
-        correction = SamplerCorrection.of(level, "mask" if masks else "truncate", low, high or torch.inf)
+    if get("use_rho_correction", True):  # the mask's bounds if there is one, else the clamp's; 0 is no bound
+        level = "geometric" if get("rho_mask_sequence_level", False) else "token"
+        level = "tv" if get("rho_mask_tv_divergence", False) else level  # exists in this framework only
+        low, high = (get(f"rho_mask_{side}_bound", 0.0) for side in ("lower", "upper"))
+        mode = "mask" if low or high else "truncate"
+        if mode == "truncate":
+            low, high = get("rho_clamp_lower_bound", 0.0), get("rho_clamp_upper_bound", RHO)
+        correction = SamplerCorrection.of(level, mode, low, high or torch.inf)
     return Objective.of(
         kernel="cispo" if cispo else "clipped",
-        epsilon=1.0 if cispo else o["clip_lower"],  # cispo has no lower bound
-        epsilon_high=o["clip_higher"],
+        epsilon=1.0 if cispo else get("clip_lower", 0.2),  # cispo has no lower bound
+        epsilon_high=get("clip_higher", 0.272),
         loss_form="max_negative",
-        aggregation="token_mean_minibatch" if o["loss_denominator"] == "token" else "token_sum_constant",
-        beta=o["beta"],
+        aggregation="token_mean_minibatch" if get("loss_denominator", "token") == "token" else "token_sum_constant",
+        beta=get("beta", 0.05),
         kl_estimator=estimator,
         kl_gradient=gradient,
         kl_input_clamp=CLAMP,
@@ -73,7 +60,7 @@ class Rho:
     clamped: Tensor
 
 
-def rho_of(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
+def compute_rho(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
     """Return exp(old - sampler) of tokens or of rows, without what the mask drops, then within its bounds.
 
     `tv` drops the tokens that push a row further away whose mean |rho - 1| is out of bounds.
@@ -95,7 +82,7 @@ def rho_of(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Multiply by rho."""
     rule = objective.sampler_correction
-    return per_token if rule is None else per_token * rho_of(rule, inputs).weight
+    return per_token if rule is None else per_token * compute_rho(rule, inputs).weight
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
@@ -107,7 +94,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         clipped = loss.surrogate.active_low | loss.surrogate.active_high
     per_token = {"loss/policy_avg": policy_BT, "val/ratio": loss.ratio}
     if rule is not None:
-        rho = rho_of(rule, inputs)
+        rho = compute_rho(rule, inputs)
         clipped = clipped & (rho.weight != 0)
         per_token |= {
             "val/rho_drop_frac": rho.low | rho.high,
@@ -119,7 +106,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     per_token["policy/clipfrac_avg"] = clipped
     if inputs.reference_log_probs_BT is not None:
         log_ratio_BT = inputs.reference_log_probs_BT - inputs.log_probs_BT
-        estimates = all_kl(log_ratio_BT, loss.ratio)
+        estimates = estimate_kl_four_ways(log_ratio_BT, loss.ratio)
         per_token |= {f"objective/kl{number}_avg": values_BT for number, values_BT in enumerate(estimates)}
     if loss.kl_ref_BT is not None:
         per_token["loss/kl_avg"] = loss.kl_ref_BT
@@ -132,7 +119,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return {**means, "loss/total_avg": float(loss.total)}
 
 
-def all_kl(log_ratio_BT: Tensor, ratio_BT: Tensor) -> list[Tensor]:
+def estimate_kl_four_ways(log_ratio_BT: Tensor, ratio_BT: Tensor) -> list[Tensor]:
     """Return the four estimates of the KL to the reference, (B, T) each."""
     return [kl_penalty(log_ratio_BT, *names, CLAMP, None, ratio_BT, ratio_BT) for names in ESTIMATORS]
 
@@ -141,20 +128,20 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
     point = objective({**options, "use_rho_correction": corrected})
-    given, constant = shared.loss_inputs(inputs), options.get("loss_denominator", "token")
+    given, constant = shared.make_loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
         given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
     replayed = shared.replay_loss(FRAMEWORK, point, given)
     if point.sampler_correction is None:
         return replayed
-    weight_N = rho_of(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
+    weight_N = compute_rho(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
     return replayed.with_metrics({"val/rho_weight": weight_N.float().mean().nan_to_num()})
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
     """Replay the four estimates at each position; the loss is the sum of the third over the tokens."""
     ratio_BT = (inputs["logprobs"] - inputs["old_logprobs"]).exp()
-    values_4BT = torch.stack(all_kl(inputs["ref_logprobs"] - inputs["logprobs"], ratio_BT))
+    values_4BT = torch.stack(estimate_kl_four_ways(inputs["ref_logprobs"] - inputs["logprobs"], ratio_BT))
     loss = values_4BT[2][inputs["mask"]].sum()
     return Replayed(loss, float(loss.detach()), tensors={"per_token": values_4BT})
 

@@ -7,7 +7,6 @@ means over tokens even where the loss is a mean over sequences.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,47 +21,37 @@ from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
-# Names of `PolicyLoss` and, behind them, of the actor's loss (`algo.kl.*`, `actor.entropy_coef`).
-DEFAULTS: dict[str, Any] = {
-    "policy_loss_type": "ppo",  # ppo, gspo
-    "clip_eps_low": 0.2,
-    "clip_eps_high": 0.2,
-    "dual_clip": None,
-    "token_level_loss": True,  # gspo: always False
-    "enable_vllm_is_correction": False,
-    "vllm_is_truncated_threshold": (0.5, 5.0),
-    "vllm_is_correction_type": "tis",  # tis, icepop, seq-mask-tis; gspo divides by the sampler's policy instead
-    "kl_init_coef": 0.01,
-    "kl_use_loss": False,
-    "kl_estimator": "k1",
-    "entropy_coef": None,
-}
 CORRECTION = {"tis": ("token", "truncate"), "icepop": ("token", "mask"), "seq-mask-tis": ("geometric", "mask")}
 KL_CLAMP = 10.0
 
 
 def objective(options: Options) -> Objective:
-    """Translate OpenRLHF's options. Raises ValueError for a value that it does not have."""
-    o = DEFAULTS | dict(options)
-    if o["policy_loss_type"] not in ("ppo", "gspo") or o["vllm_is_correction_type"] not in CORRECTION:
-        raise ValueError(f"OpenRLHF has no {o['policy_loss_type']} with {o['vllm_is_correction_type']}")
-    if o["dual_clip"] is not None and o["dual_clip"] <= 1:
-        raise ValueError(f"dual_clip={o['dual_clip']} must be more than 1")
-    ppo, correction = o["policy_loss_type"] == "ppo", None
-    if ppo and o["enable_vllm_is_correction"]:
-        correction = SamplerCorrection.of(*CORRECTION[o["vllm_is_correction_type"]], *o["vllm_is_truncated_threshold"])
-    kl = kl_axes(o["kl_init_coef"], o["kl_estimator"], output_clamp=KL_CLAMP)
-    if not o["kl_use_loss"]:
+    """Translate arguments of `PolicyLoss` and of the actor's loss (`algo.kl.*`, `actor.entropy_coef`).
+
+    Raises ValueError for a value that OpenRLHF does not have.
+    """
+    get = options.get
+    kind, corrected_by = get("policy_loss_type", "ppo"), get("vllm_is_correction_type", "tis")
+    if kind not in ("ppo", "gspo") or corrected_by not in CORRECTION:
+        raise ValueError(f"OpenRLHF has no {kind} with {corrected_by}")
+    if (dual_clip := get("dual_clip")) is not None and dual_clip <= 1:
+        raise ValueError(f"dual_clip={dual_clip} must be more than 1")
+    ppo, correction = kind == "ppo", None  # gspo divides by the sampler's policy instead
+    if ppo and get("enable_vllm_is_correction", False):
+        bounds = get("vllm_is_truncated_threshold", (0.5, 5.0))
+        correction = SamplerCorrection.of(*CORRECTION[corrected_by], *bounds)
+    kl = kl_axes(get("kl_init_coef", 0.01), get("kl_estimator", "k1"), output_clamp=KL_CLAMP)
+    if not get("kl_use_loss", False):
         kl["beta"] = 0.0  # it is in the reward
     return Objective.of(
         importance_sampling_level="token" if ppo else "sequence",
         log_ratio_clamp=20.0 if ppo else None,
-        epsilon=o["clip_eps_low"],
-        epsilon_high=o["clip_eps_high"],
-        dual_clip=o["dual_clip"],
-        aggregation="token_mean_minibatch" if ppo and o["token_level_loss"] else "sequence_mean_nonempty",
+        epsilon=get("clip_eps_low", 0.2),
+        epsilon_high=get("clip_eps_high", 0.2),
+        dual_clip=dual_clip,
+        aggregation="token_mean_minibatch" if ppo and get("token_level_loss", True) else "sequence_mean_nonempty",
         **kl,
-        entropy_coef=o["entropy_coef"] or 0.0,
+        entropy_coef=get("entropy_coef") or 0.0,
         sampler_correction=correction,
     )
 
@@ -118,7 +107,7 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Average as `aggregate_loss`: what is not finite at padding poisons it; nothing to average is 0/0."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
-        return shared.average_everywhere(objective, inputs, per_token)
+        return shared.average_with_padding(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
     masked_BT = per_token * mask_BT
     if objective.aggregation == "token_mean_minibatch":
@@ -139,7 +128,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     """Return means over tokens; `ppo_clip_ratio` is the share where the clip, before the dual one, changed the loss."""
     mask_BT = inputs.mask_BT
     logged = {
-        "ppo_clip_ratio": token_mean(shared.clipped_losses(objective, inputs.advantages, loss.ratio), mask_BT),
+        "ppo_clip_ratio": token_mean(shared.find_clipped_losses(objective, inputs.advantages, loss.ratio), mask_BT),
         "ppo_kl": token_mean(inputs.old_log_probs_BT - inputs.log_probs_BT, mask_BT),
     }
     if objective.sampler_correction is not None:
@@ -152,7 +141,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
 
     GSPO with the correction on has its ratio to the sampler's policy, its `ppo_kl` still to the old one.
     """
-    point, given = objective(options), shared.loss_inputs(inputs)
+    point, given = objective(options), shared.make_loss_inputs(inputs)
     totals, parts = given.totals, options.get("dp_size", 1)
     if (tokens := options.get("batch_num_tokens")) is not None:
         totals = replace(totals, tokens=tokens / parts)
@@ -193,10 +182,12 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
         raise ValueError(f"estimator={options['estimator']} needs a critic")
     baseline, scale, whitened = ESTIMATOR[options["estimator"]]
     rewards_B, mask_BT = inputs["rewards"], inputs["mask"]
-    scored = Scored(rewards_B, shared.group_numbers(rewards_B, inputs["group_size"]))
+    scored = Scored(rewards_B, shared.number_groups(rewards_B, inputs["group_size"]))
     shaped_B = advantages(scored, baseline, scale, 1e-9)
     gamma = options["gamma"] if options["estimator"] == "reinforce" else 1.0
-    returns_BT = shared.discounted_returns(shared.at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma)
+    returns_BT = shared.sum_discounted_rewards(
+        shared.put_at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma
+    )
     advantages_BT = returns_BT
     if whitened:
         low_N, mask_N = returns_BT.float().flatten(), mask_BT.flatten()
@@ -210,7 +201,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(
-        prepare=shared.as_given,
+        prepare=shared.keep_padding,
         log_ratio=log_ratio,
         correct_importance=correct_importance,
         kl=kl,

@@ -20,25 +20,20 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.settings.objective import Objective
 
-DEFAULTS = {
-    "type": "default",
-    "dppo_mask_low": 0.2,
-    "dppo_mask_high": 0.2,
-    "ipo_threshold": 0.1,
-    "adv_tau": 1.0,
-    "kl_tau": 1e-3,
-}
-
 
 def objective(options: Options) -> Objective:
     """Translate options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
-    o = {**DEFAULTS, **options}
-    ipo = o["type"] == "ipo"
+    get = options.get
+    if get("type", "default") == "ipo":
+        kernel, low = "ipo", get("ipo_threshold", 0.1)
+        high = low
+    else:
+        kernel, low, high = "dppo_ratio", get("dppo_mask_low", 0.2), get("dppo_mask_high", 0.2)
     return Objective.of(
-        kernel="ipo" if ipo else "dppo_ratio",
-        kernel_options={"advantage_weight": o["adv_tau"], "drift_weight": o["kl_tau"]},
-        epsilon=o["ipo_threshold" if ipo else "dppo_mask_low"],
-        epsilon_high=o["ipo_threshold" if ipo else "dppo_mask_high"],
+        kernel=kernel,
+        kernel_options={"advantage_weight": get("adv_tau", 1.0), "drift_weight": get("kl_tau", 1e-3)},
+        epsilon=low,
+        epsilon_high=high,
         kl_estimator=None,
         kl_gradient=None,
     )
@@ -50,7 +45,7 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
     return replace(parts, loss=parts.loss + torch.where(parts.out_of_range, ratio * 0, 0.0))
 
 
-def metrics_of_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
+def measure_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
     """Return the metrics that a loss function returns for each sequence, (B,) each."""
     mask_BT, A = inputs.mask_BT, inputs.advantages
     low_BT, high_BT = loss.surrogate.active_low, loss.surrogate.active_high
@@ -75,20 +70,20 @@ def metrics_of_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Average the metrics of sequences."""
-    return {name: float(values_B.mean()) for name, values_B in metrics_of_sequences(objective, inputs, loss).items()}
+    return {name: float(values_B.mean()) for name, values_B in measure_sequences(objective, inputs, loss).items()}
 
 
 def replay(kind: str, options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss over the batch's tokens, and the metrics of sequences; `old_logprobs` are the sampler's."""
-    point, given = objective({**options, "type": kind}), shared.loss_inputs(inputs)
+    point, given = objective({**options, "type": kind}), shared.make_loss_inputs(inputs)
     loss = core.policy_loss(point, given, FRAMEWORK.recipe)
     replayed = shared.replay_loss(FRAMEWORK, point, given)
-    return replace(replayed, metrics=metrics_of_sequences(point, given, loss))
+    return replace(replayed, metrics=measure_sequences(point, given, loss))
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=shared.as_given, surrogate=surrogate, average=shared.average_everywhere),
+    recipe=LossRecipe(prepare=shared.keep_padding, surrogate=surrogate, average=shared.average_with_padding),
     metrics=metrics,
     replays={f"compute_loss + {kind}_loss_fn": functools.partial(replay, kind) for kind in ("default", "ipo")},
 )

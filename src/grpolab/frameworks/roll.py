@@ -24,32 +24,6 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, correct_importance, 
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
-# The framework's option names and code defaults. `pg_variant` is the pg worker's; None is one of the other workers.
-DEFAULTS: dict[str, Any] = {
-    "importance_sampling": "token",  # rlvr: token, seq
-    "ratio_type": "token",  # agentic: token, segment
-    "pg_clip": 0.2,
-    "use_pg_clip_range": False,
-    "pg_clip_low": 0.2,
-    "pg_clip_high": 0.2,
-    "dual_clip_loss": False,
-    "loss_agg_mode": "seq-mean-token-mean",
-    "use_kl_loss": False,
-    "kl_loss_coef": 0.0,
-    "entropy_loss_coef": 0.0,
-    "rl_loss_coef": 1.0,  # the only value that has a place on our axes
-    "is_weight": None,  # train_infer_correction.is_weight where it is enabled
-    "pg_variant": None,
-    "tis_lower_bound": 0.0,
-    "tis_upper_bound": 1.0,
-    "topr_positive_weight": 1.0,
-    "topr_negative_weight": 1.0,
-    "cispo_epsilon_low": 0.1,
-    "cispo_epsilon_high": 0.1,
-    "cispo_use_unified_mask": False,
-    "kimi15_tau": 0.1,
-}
-IS_WEIGHT: dict[str, Any] = {"weight_type": "token", "upper_bound": 1.2}
 AGGREGATION = {
     "token-mean": "token_mean_minibatch",
     "seq-mean-token-mean": "sequence_mean_nonempty",
@@ -71,45 +45,50 @@ KL_CLAMP = 10.0
 
 
 def objective(options: Options) -> Objective:
-    """Translate ROLL's options. Raises ValueError for a value that ROLL or our axes lack."""
-    o = DEFAULTS | dict(options)
-    variant, correction = o["pg_variant"], None
-    if o["rl_loss_coef"] != 1:
-        raise ValueError(f"rl_loss_coef={o['rl_loss_coef']} has no place on our axes, only 1 has")
-    if o["is_weight"]:
-        weight = IS_WEIGHT | o["is_weight"]
-        if unknown_names := weight.keys() - IS_WEIGHT.keys():
+    """Translate ROLL's options; `pg_variant` is the pg worker's, none is one of the other workers.
+
+    Raises ValueError for a value that ROLL or our axes lack.
+    """
+    get, variant, correction = options.get, options.get("pg_variant"), None
+    if (weight := get("rl_loss_coef", 1.0)) != 1:
+        raise ValueError(f"rl_loss_coef={weight} has no place on our axes, only 1 has")
+    if is_weight := get("is_weight"):  # `train_infer_correction.is_weight` where it is enabled
+        level, high = is_weight.get("weight_type", "token"), is_weight.get("upper_bound", 1.2)
+        if unknown_names := is_weight.keys() - {"weight_type", "upper_bound"}:
             raise ValueError(f"ROLL has no is_weight.{', '.join(unknown_names)}")
-        if weight["weight_type"] not in ("token", "geometric", "sequence"):
-            raise ValueError(f"is_weight.weight_type={weight['weight_type']} has no place on our axes")
-        correction = SamplerCorrection.of(weight["weight_type"], "truncate", 0.0, weight["upper_bound"])
+        if level not in ("token", "geometric", "sequence"):
+            raise ValueError(f"is_weight.weight_type={level} has no place on our axes")
+        correction = SamplerCorrection.of(level, "truncate", 0.0, high)
     try:
-        level = LEVEL[o["importance_sampling"] if o["ratio_type"] == "token" else o["ratio_type"]]
-        aggregation, kernel = AGGREGATION[o["loss_agg_mode"]], KERNEL[variant]
+        by_worker = get("ratio_type", "token")  # of the agentic worker; rlvr has `importance_sampling`
+        level = LEVEL[get("importance_sampling", "token") if by_worker == "token" else by_worker]
+        aggregation, kernel = AGGREGATION[get("loss_agg_mode", "seq-mean-token-mean")], KERNEL[variant]
     except KeyError as unknown:
         raise ValueError(f"ROLL has no {unknown}") from unknown
-    low, high = (o["pg_clip_low"], o["pg_clip_high"]) if o["use_pg_clip_range"] else (o["pg_clip"], o["pg_clip"])
-    numbers: dict[str, float] = {}
+    clip, numbers = get("pg_clip", 0.2), {}
+    low, high = clip, clip
+    if get("use_pg_clip_range", False):
+        low, high = get("pg_clip_low", 0.2), get("pg_clip_high", 0.2)
     match variant:
         case "tis":
-            low, high = 1 - o["tis_lower_bound"], o["tis_upper_bound"] - 1
+            low, high = 1 - get("tis_lower_bound", 0.0), get("tis_upper_bound", 1.0) - 1
         case "cispo":
-            low, high = o["cispo_epsilon_low"], o["cispo_epsilon_high"]
-            kernel = "cispo_masked" if o["cispo_use_unified_mask"] else kernel
+            low, high = get("cispo_epsilon_low", 0.1), get("cispo_epsilon_high", 0.1)
+            kernel = "cispo_masked" if get("cispo_use_unified_mask", False) else kernel
         case "topr":
-            numbers = {f"{sign}_weight": o[f"topr_{sign}_weight"] for sign in ("positive", "negative")}
+            numbers = {f"{sign}_weight": get(f"topr_{sign}_weight", 1.0) for sign in ("positive", "negative")}
         case "kimi15":
-            numbers = {"coefficient": o["kimi15_tau"]}
+            numbers = {"coefficient": get("kimi15_tau", 0.1)}
     return Objective.of(
         importance_sampling_level=level,
         kernel=kernel,
         kernel_options=numbers,
         epsilon=low,
         epsilon_high=high,
-        dual_clip=1 + 2 * o["pg_clip"] if o["dual_clip_loss"] and kernel == "clipped" else None,  # not by the range
+        dual_clip=1 + 2 * clip if get("dual_clip_loss", False) and kernel == "clipped" else None,  # not by the range
         aggregation=aggregation,
-        **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
-        entropy_coef=max(o["entropy_loss_coef"], 0.0),
+        **kl_axes(get("kl_loss_coef", 0.0) if get("use_kl_loss", False) else 0.0, "k3", output_clamp=KL_CLAMP),
+        entropy_coef=max(get("entropy_loss_coef", 0.0), 0.0),
         sampler_correction=correction,
     )
 
@@ -187,7 +166,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         logged |= {form.format(statistic): 1.0 for statistic in ("mean", "min", "max")}
     if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
         reported = objective.but(**kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
-        k3_BT = shared.kl_everywhere(reported, inputs, loss.ratio)
+        k3_BT = shared.kl_with_padding(reported, inputs, loss.ratio)
         assert k3_BT is not None
         logged = {"kl_loss@sum": weighted_sum(k3_BT * mask_BT, own_BT), **logged}  # a journal keeps this order
     match objective.kernel:
@@ -219,7 +198,7 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
     """
     low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
     everywhere_BT = token_weights("token_mean_minibatch", inputs)
-    changed_BT = shared.clipped_losses(objective, inputs.advantages, ratio_BT).float()
+    changed_BT = shared.find_clipped_losses(objective, inputs.advantages, ratio_BT).float()
     logged: Logged = {}
     for side, outside_BT in (("high_", high_BT), ("low_", low_BT), ("", low_BT + high_BT)):
         logged[f"ppo_ratio_{side}clipfrac"] = outside_BT.mean()
@@ -304,7 +283,7 @@ def sample_std(values: Tensor) -> Tensor:
 def replay_worker(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss of the base, rlvr and agentic workers: one loss, their options apart."""
     scores = {"rewards_B1": inputs["scores"][:, None]} if "scores" in inputs else {}
-    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs, **scores))
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs, **scores))
 
 
 def replay_pg_worker(options: Options, inputs: Inputs) -> Replayed:
@@ -326,10 +305,10 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     The reward stands at the last token; every position is a step, padding too.
     """
     rewards_B, mask_BT = normalize_rewards(options, inputs), inputs["mask"]
-    rewards_BT = shared.at_last_token(rewards_B.float(), mask_BT)
-    returns_BT = shared.discounted_returns(rewards_BT, torch.ones_like(mask_BT), options["gamma"])
+    rewards_BT = shared.put_at_last_token(rewards_B.float(), mask_BT)
+    returns_BT = shared.sum_discounted_rewards(rewards_BT, torch.ones_like(mask_BT), options["gamma"])
     whiten = options["whiten_advantages"] and mask_BT.sum() > 1
-    advantages_BT = (shared.masked_whiten(returns_BT, mask_BT) if whiten else returns_BT) * mask_BT
+    advantages_BT = (shared.whiten_tokens(returns_BT, mask_BT) if whiten else returns_BT) * mask_BT
     if (bound := options.get("advantage_clip")) is not None:
         advantages_BT = advantages_BT.clamp(-bound, bound)
     return Replayed(tensors={"normalized_rewards": rewards_B, "advantages": advantages_BT, "returns": returns_BT})
@@ -345,7 +324,7 @@ def normalize_rewards(options: Options, inputs: Inputs) -> Tensor:
     if "running" in (mean, std) or (std == "group" and mean != "group"):
         raise ValueError(f"norm_mean_type={mean} with norm_std_type={std} is not replayed")
     baseline = {None: "none", "batch": "batch_mean", "group": "group_mean"}[mean]
-    scored = Scored(rewards_B, shared.group_numbers(rewards_B, inputs["group_size"]))
+    scored = Scored(rewards_B, shared.number_groups(rewards_B, inputs["group_size"]))
     return advantages(scored, baseline, std or "none", 1e-6)
 
 
@@ -363,7 +342,9 @@ def normalize_by_running_moments(rewards_B: Tensor, epsilon: float = 1e-6) -> Te
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=prepare, ratio=ratio, kl=shared.kl_everywhere, average=average, average_entropy=average),
+    recipe=LossRecipe(
+        prepare=prepare, ratio=ratio, kl=shared.kl_with_padding, average=average, average_entropy=average
+    ),
     metrics=metrics,
     replays={
         "ActorWorker.loss_func": replay_worker,

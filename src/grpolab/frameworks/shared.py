@@ -18,7 +18,7 @@ from grpolab.settings.objective import Objective, SamplerCorrection
 AS_GIVEN = SamplerCorrection.of("token", "truncate", 0.0, torch.inf)  # weights without bounds
 
 
-def clipped_losses(objective: Objective, advantages: Tensor, ratio: Tensor) -> Tensor:
+def find_clipped_losses(objective: Objective, advantages: Tensor, ratio: Tensor) -> Tensor:
     """Return where the clip changed the loss itself, bool: a product may round to the same though the ratio was cut."""
     return ratio.clamp(objective.low, objective.high) * advantages < ratio * advantages
 
@@ -32,17 +32,17 @@ def capped_sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor, cap: floa
 # Loss functions of frameworks whose mask is a factor of a sum: what is not finite at padding poisons the loss.
 
 
-def as_given(objective: Objective, inputs: LossInputs) -> LossInputs:
+def keep_padding(objective: Objective, inputs: LossInputs) -> LossInputs:
     """Return the inputs with what stands at padding."""
     return inputs
 
 
-def kl_everywhere(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+def kl_with_padding(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
     """Return the core's KL to the reference, at padding too, (B, T)."""
     return kl_to_reference(objective, replace(inputs, mask_BT=torch.ones_like(inputs.mask_BT)), ratio)
 
 
-def average_everywhere(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def average_with_padding(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Return the core's average, with padding as a factor of 0."""
     poison = (per_token * ~inputs.mask_BT).sum() * 0
     return aggregate(objective.aggregation, per_token, inputs.mask_BT, inputs.totals) + poison
@@ -51,14 +51,14 @@ def average_everywhere(objective: Objective, inputs: LossInputs, per_token: Tens
 # Replays.
 
 
-def loss_inputs(inputs: Inputs, max_completion_length: int | None = None, **changed: Tensor | Totals) -> LossInputs:
+def make_loss_inputs(inputs: Inputs, **changed: Tensor | Totals) -> LossInputs:
     """Return a case's inputs as the loss takes them, the whole batch in one micro-batch; `changed` replaces fields."""
     fields: dict[str, Any] = {
         "log_probs_BT": inputs["logprobs"],
         "old_log_probs_BT": inputs.get("old_logprobs"),
         "advantages": inputs.get("advantages"),
         "mask_BT": inputs["mask"],
-        "totals": Totals.of(inputs["mask"], max_completion_length),
+        "totals": Totals.of(inputs["mask"]),
         "reference_log_probs_BT": inputs.get("ref_logprobs"),
         "sampler_log_probs_BT": inputs.get("rollout_logprobs"),
         "entropy_BT": inputs.get("entropies"),
@@ -101,18 +101,18 @@ def sum_over_tokens(values_BT: Tensor, mask_BT: Tensor) -> Replayed:
     return Replayed(of_tokens_BT.sum(), float(of_tokens_BT.detach().abs().sum()), tensors={"per_token": values_BT})
 
 
-def at_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
+def put_at_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
     """Place the values at each row's last token, 0 elsewhere and in a row without tokens, (B, T)."""
     last_B1 = mask_BT.shape[1] - 1 - mask_BT.flip(1).int().argmax(1, keepdim=True)
     return values_B.new_zeros(mask_BT.shape).scatter(1, last_B1, values_B[:, None]) * mask_BT
 
 
-def group_numbers(rewards_B: Tensor, size: int) -> Tensor:
+def number_groups(rewards_B: Tensor, size: int) -> Tensor:
     """Number rows that stand together in groups of one size, (B,)."""
     return torch.arange(len(rewards_B)) // size
 
 
-def masked_whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+def whiten_tokens(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return (value - mean) / std over the tokens, as verl, ROLL and SkyRL have it; at padding too, (B, T).
 
     Its Bessel factor N / (N - 1), a quotient of two counts, is float32. Raises ValueError for fewer than two tokens.
@@ -125,16 +125,16 @@ def masked_whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return (values_BT - mean) * (variance + 1e-8).rsqrt()
 
 
-def discounted_returns(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
+def sum_discounted_rewards(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
     """Add up the rewards from a token on, each discounted by its distance in tokens; 0 at padding, (B, T).
 
     What stands outside the mask is no step: a later reward passes over it. REINFORCE++ (2501.03262).
     """
-    sums_BT, _ = generalized_advantages(rewards_BT, torch.zeros_like(rewards_BT), mask_BT, gamma, 1.0)
+    sums_BT, _ = compute_gae(rewards_BT, torch.zeros_like(rewards_BT), mask_BT, gamma, 1.0)
     return torch.where(mask_BT, sums_BT, 0.0)
 
 
-def generalized_advantages(
+def compute_gae(
     rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:
     """Return GAE's advantages (1506.02438, eq. 16) and returns (advantage + value) of given values, (B, T) each.

@@ -16,44 +16,15 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.verl import outcome, reinforce_plus_plus
+from grpolab.frameworks.kernels import binary_kl
+from grpolab.frameworks.verl import replay_outcome, replay_reinforce_plus_plus
 from grpolab.grpo import loss as core
-from grpolab.grpo.aggregation import aggregate, sequence_mean
+from grpolab.grpo.aggregation import Totals, aggregate, sequence_mean
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
-from grpolab.grpo.more_surrogates import binary_kl
 from grpolab.grpo.ratios import row_mean
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
 
-DEFAULTS: dict[str, Any] = {
-    "policy_loss_type": "regular",
-    "loss_reduction": "token_mean",
-    "eps_clip_low": 0.2,
-    "eps_clip_high": 0.2,
-    "clip_ratio_c": 3.0,
-    "use_kl_loss": True,
-    "kl_loss_coef": 0.001,
-    "kl_estimator_type": "k3",
-    "cispo": {"cispo_eps_clip_low": 1.0, "cispo_eps_clip_high": 4.0},
-    "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
-    "clip_cov": {"clip_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0},
-    "kl_cov": {"kl_cov_frac": 0.2, "ppo_kl_coef": 1.0},
-    "dppo": {"dppo_type": "binary_tv", "delta_low": 0.2, "delta_high": 0.2},
-    "off_policy_correction": {
-        "tis_ratio_type": None,
-        "token_tis_ratio_clip_high": 2.0,
-        "sequence_tis_ratio_clip_high": 5.0,
-        "sequence_mask_metric": None,
-        "geo_mask_low": 0.99,
-        "geo_mask_high": 1.01,
-        "product_mask_low": 0.5,
-        "product_mask_high": 2.0,
-        "outlier_token_is_threshold_low": None,
-        "outlier_token_is_threshold_high": None,
-        "token_mask_is_threshold_low": None,
-        "token_mask_is_threshold_high": None,
-    },
-}
 REDUCTIONS = {
     "token_mean": "token_mean_minibatch",
     "sequence_mean": "sequence_mean",
@@ -74,25 +45,27 @@ UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses with
 
 def objective(options: Options) -> Objective:
     """Translate options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
-    o: dict[str, Any] = {
-        name: {**value, **options.get(name, {})} if isinstance(value, dict) else options.get(name, value)
-        for name, value in DEFAULTS.items()
-    }
-    kind, k3 = o["policy_loss_type"], o["kl_estimator_type"] == "k3"
-    kernel, low, high, numbers = KERNELS.get(kind, kind), o["eps_clip_low"], o["eps_clip_high"], {}
+    get, kind = options.get, options.get("policy_loss_type", "regular")
+    estimator = get("kl_estimator_type", "k3")
+    kernel: str = KERNELS.get(kind, kind)
+    of_kind, numbers = get(kind, {}).get, {}
+    low, high = get("eps_clip_low", 0.2), get("eps_clip_high", 0.2)
     match kind:
         case "cispo":
-            low, high = o["cispo"]["cispo_eps_clip_low"], o["cispo"]["cispo_eps_clip_high"]
+            low, high = of_kind("cispo_eps_clip_low", 1.0), of_kind("cispo_eps_clip_high", 4.0)
         case "dppo":
-            kernel, numbers = o["dppo"]["dppo_type"].replace("binary", "dppo"), {"cap": torch.inf}
-            low, high = o["dppo"]["delta_low"], o["dppo"]["delta_high"]
+            kernel, numbers = of_kind("dppo_type", "binary_tv").replace("binary", "dppo"), {"cap": torch.inf}
+            low, high = of_kind("delta_low", 0.2), of_kind("delta_high", 0.2)
         case "sapo":
-            numbers = {"temperature_positive": o["sapo"]["tau_pos"], "temperature_negative": o["sapo"]["tau_neg"]}
+            numbers = {
+                "temperature_positive": of_kind("tau_pos", 1.0),
+                "temperature_negative": of_kind("tau_neg", 1.05),
+            }
         case "clip_cov":
-            names = {"share": "clip_ratio", "lower": "clip_cov_lb", "upper": "clip_cov_ub"}
-            numbers = {ours: o["clip_cov"][theirs] for ours, theirs in names.items()}
+            numbers = {"share": of_kind("clip_ratio", 0.0002), "lower": of_kind("clip_cov_lb", 1.0)}
+            numbers["upper"] = of_kind("clip_cov_ub", 5.0)
         case "kl_cov":
-            numbers = {"share": o["kl_cov"]["kl_cov_frac"], "coefficient": o["kl_cov"]["ppo_kl_coef"]}
+            numbers = {"share": of_kind("kl_cov_frac", 0.2), "coefficient": of_kind("ppo_kl_coef", 1.0)}
     return Objective.of(
         importance_sampling_level="sequence_token" if kind == "gspo" else "token",
         log_ratio_clamp=None if kind in UNBOUNDED else LOG_RATIO,
@@ -100,32 +73,34 @@ def objective(options: Options) -> Objective:
         kernel_options=numbers,
         epsilon=low,
         epsilon_high=high,
-        dual_clip=o["clip_ratio_c"] if kind == "dual_clip" else None,
+        dual_clip=get("clip_ratio_c", 3.0) if kind == "dual_clip" else None,
         loss_form="max_negative" if kind == "clip_cov" else "min_positive",
-        aggregation=REDUCTIONS[o["loss_reduction"]],
-        beta=o["kl_loss_coef"] if o["use_kl_loss"] else 0.0,
-        kl_estimator=o["kl_estimator_type"],
-        kl_input_clamp=20.0 if k3 else None,
-        kl_output_clamp=10.0 if k3 else None,
-        sampler_correction=sampler_rule(o["off_policy_correction"]),
+        aggregation=REDUCTIONS[get("loss_reduction", "token_mean")],
+        beta=get("kl_loss_coef", 0.001) if get("use_kl_loss", True) else 0.0,
+        kl_estimator=estimator,
+        kl_input_clamp=20.0 if estimator == "k3" else None,
+        kl_output_clamp=10.0 if estimator == "k3" else None,
+        sampler_correction=sampler_rule(get("off_policy_correction", {})),
     )
 
 
-def sampler_rule(o: Options) -> SamplerCorrection | None:
+def sampler_rule(options: Options) -> SamplerCorrection | None:
     """Translate the sampler correction; the level `outlier`, of SkyRL only, drops rows with any token out of bounds."""
-    rules = []
-    if kind := o["tis_ratio_type"]:
-        rules.append(SamplerCorrection.of(kind, "truncate", 0.0, o[f"{kind}_tis_ratio_clip_high"]))
-    if kind := o["sequence_mask_metric"]:
-        level, name = ("geometric", "geo") if kind == "geometric" else ("sequence", "product")
-        rules.append(SamplerCorrection.of(level, "mask", o[f"{name}_mask_low"], o[f"{name}_mask_high"]))
+    get, rules = options.get, []
+    if kind := get("tis_ratio_type"):
+        high = get(f"{kind}_tis_ratio_clip_high", {"token": 2.0, "sequence": 5.0}[kind])
+        rules.append((kind, "truncate", 0.0, high))
+    if (kind := get("sequence_mask_metric")) == "geometric":
+        rules.append(("geometric", "mask", get("geo_mask_low", 0.99), get("geo_mask_high", 1.01)))
+    elif kind:
+        rules.append(("sequence", "mask", get("product_mask_low", 0.5), get("product_mask_high", 2.0)))
     for level, name in (("outlier", "outlier_token"), ("token", "token_mask")):
-        low, high = o[f"{name}_is_threshold_low"], o[f"{name}_is_threshold_high"]
+        low, high = get(f"{name}_is_threshold_low"), get(f"{name}_is_threshold_high")
         if low is not None or high is not None:
-            rules.append(SamplerCorrection.of(level, "mask", low or 0.0, torch.inf if high is None else high))
+            rules.append((level, "mask", low or 0.0, torch.inf if high is None else high))
     if len(rules) > 1:
         raise ValueError("off_policy_correction: one correction at a time is supported")
-    return rules[0] if rules else None
+    return SamplerCorrection.of(*rules[0]) if rules else None
 
 
 def exp_float32(log_ratio: Tensor) -> Tensor:
@@ -268,7 +243,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
             tokens = max(int(inputs["mask"][begin:end].sum()), 1)
             pieces.append(inputs["advantages"][begin:end] / (len(bounds) * tokens))
         changed["advantages"] = torch.cat(pieces)
-    given = shared.loss_inputs(inputs, options["max_seq_len"], **changed)
+    given = shared.make_loss_inputs(inputs, totals=Totals.of(inputs["mask"], options["max_seq_len"]), **changed)
     return shared.replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), given)
 
 
@@ -282,13 +257,13 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
     """Replay verl's, of which SkyRL's estimators are copies."""
-    return outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
+    return replay_outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
 
 
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(
-        prepare=shared.as_given,
+        prepare=shared.keep_padding,
         ratio=ratio,
         surrogate=surrogate,
         correct_importance=correct_importance,
@@ -300,8 +275,8 @@ FRAMEWORK = Framework(
         **dict.fromkeys(LOSSES, replay_loss),
         "compute_approx_kl": replay_kl,
         "grpo": replay_grpo,
-        "maxrl": partial(outcome, "group_mean", "group_mean"),
-        "rloo": partial(outcome, "leave_one_out", "none", lone_reward=False),
-        "reinforce++": reinforce_plus_plus,
+        "maxrl": partial(replay_outcome, "group_mean", "group_mean"),
+        "rloo": partial(replay_outcome, "leave_one_out", "none", lone_reward=False),
+        "reinforce++": replay_reinforce_plus_plus,
     },
 )

@@ -8,7 +8,6 @@ in float32; the row mask of OPSM looks at the old policy; an empty sample counts
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,53 +22,38 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
-DEFAULTS: dict[str, Any] = {
-    "advantage_estimator": "grpo",
-    "eps_clip": 0.2,
-    "eps_clip_high": None,
-    "eps_clip_c": None,
-    "calculate_per_token_loss": False,
-    "use_kl_loss": False,
-    "kl_loss_coef": 0.0,
-    "kl_loss_type": "k1",
-    "use_unbiased_kl": False,
-    "entropy_coef": 0.0,
-    "use_opsm": False,
-    "opsm_delta": 1e-4,
-    "use_tis": False,
-    "tis_clip": 2.0,
-    "tis_clip_low": 0.0,
-    "custom_tis_function_path": None,  # ours to read: one that ends in `icepop_function`
-}
 ESTIMATORS = ("grpo", "gspo", "cispo", "ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
 KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
 
 
 def objective(options: Options) -> Objective:
     """Translate slime's arguments. Raises ValueError for a value that it does not have."""
-    o = DEFAULTS | dict(options)
-    estimator, kl_type = o["advantage_estimator"], o["kl_loss_type"]
+    get = options.get
+    estimator, kl_type, dual_clip = get("advantage_estimator", "grpo"), get("kl_loss_type", "k1"), get("eps_clip_c")
     if estimator not in ESTIMATORS or kl_type not in KL_TYPES:
         raise ValueError(f"slime has no advantage_estimator={estimator} with kl_loss_type={kl_type}")
-    if o["eps_clip_c"] is not None and o["eps_clip_c"] <= 1:
-        raise ValueError(f"eps_clip_c={o['eps_clip_c']} must be more than 1")
+    if dual_clip is not None and dual_clip <= 1:
+        raise ValueError(f"eps_clip_c={dual_clip} must be more than 1")
     correction = None
-    if o["use_tis"]:
-        icepop = str(o["custom_tis_function_path"]).endswith("icepop_function")
-        correction = SamplerCorrection.of("token", "mask" if icepop else "truncate", o["tis_clip_low"], o["tis_clip"])
-    gradient = "importance_weighted" if o["use_unbiased_kl"] else "plain"
+    if get("use_tis", False):
+        # slime takes the path of any function; the one that is known here is its example's.
+        icepop = str(get("custom_tis_function_path")).endswith("icepop_function")
+        bounds = get("tis_clip_low", 0.0), get("tis_clip", 2.0)
+        correction = SamplerCorrection.of("token", "mask" if icepop else "truncate", *bounds)
+    gradient = "importance_weighted" if get("use_unbiased_kl", False) else "plain"
+    beta = get("kl_loss_coef", 0.0) if get("use_kl_loss", False) else 0.0
     clamp = 10.0 if kl_type == "low_var_kl" else None
     return Objective.of(
         importance_sampling_level="sequence" if estimator == "gspo" else "token",
         kernel="cispo" if estimator == "cispo" else "clipped",
-        epsilon=o["eps_clip"],
-        epsilon_high=o["eps_clip_high"],
-        dual_clip=None if estimator == "cispo" else o["eps_clip_c"],
+        epsilon=get("eps_clip", 0.2),
+        epsilon_high=get("eps_clip_high"),
+        dual_clip=None if estimator == "cispo" else dual_clip,
         loss_form="max_negative",
-        aggregation="token_mean_minibatch" if o["calculate_per_token_loss"] else "sequence_mean",
-        **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, KL_TYPES[kl_type], gradient, output_clamp=clamp),
-        entropy_coef=o["entropy_coef"],
-        off_policy_mask_threshold=o["opsm_delta"] if o["use_opsm"] else None,
+        aggregation="token_mean_minibatch" if get("calculate_per_token_loss", False) else "sequence_mean",
+        **kl_axes(beta, KL_TYPES[kl_type], gradient, output_clamp=clamp),
+        entropy_coef=get("entropy_coef", 0.0),
+        off_policy_mask_threshold=get("opsm_delta", 1e-4) if get("use_opsm", False) else None,
         sampler_correction=correction,
     )
 
@@ -91,7 +75,7 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return core.importance_ratio(objective, log_ratio_BT * mask_BT if sequence else log_ratio_BT, mask_BT)
 
 
-def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
+def find_masked_tokens(objective: Objective, inputs: LossInputs) -> Tensor:
     """Return the tokens that the off-policy mask (OPSM), by the old policy, takes from the loss; (B, T) bool."""
     assert objective.off_policy_mask_threshold is not None
     drift_B1 = row_mean(inputs.old_log_probs_BT - inputs.log_probs_BT.detach(), inputs.mask_BT)
@@ -101,7 +85,7 @@ def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
 def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Mask as the core does, with the off-policy mask by the old policy."""
     if objective.off_policy_mask_threshold is not None:
-        per_token = per_token * ~left_out(objective, inputs)
+        per_token = per_token * ~find_masked_tokens(objective, inputs)
     return core.mask(objective.but(off_policy_mask_threshold=None), inputs, per_token)
 
 
@@ -128,7 +112,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Divide means of samples by the number of samples, or their sums by the number of tokens."""
     if objective.aggregation not in ("sequence_mean", "token_mean_minibatch"):
-        return shared.average_everywhere(objective, inputs, per_token)
+        return shared.average_with_padding(objective, inputs, per_token)
     of_samples_B = (per_token * inputs.mask_BT).sum(1)
     if objective.aggregation == "sequence_mean":
         of_samples_B = of_samples_B / inputs.mask_BT.sum(1).clamp(min=1)
@@ -146,7 +130,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     """Return slime's metrics, each averaged as the loss is."""
     inputs = prepare(objective, inputs)
     mask_BT, r, rule = inputs.mask_BT, loss.ratio, objective.sampler_correction
-    clipped = shared.clipped_losses(objective, inputs.advantages, r)
+    clipped = shared.find_clipped_losses(objective, inputs.advantages, r)
     per_token = {
         "pg_loss": correct_importance(objective, inputs, mask(objective, inputs, loss.surrogate.loss)),
         "pg_clipfrac": r.clamp(objective.low, objective.high) != r if objective.kernel == "cispo" else clipped,
@@ -164,7 +148,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         per_token |= {"ois": r, "tis": weight_BT, "tis_clipfrac": clipped_BT, "tis_abs": (weight_BT - 1).abs()}
     numbers = {name: float(average(objective, inputs, values.expand_as(mask_BT))) for name, values in per_token.items()}
     if objective.off_policy_mask_threshold is not None:
-        shares_B = left_out(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
+        shares_B = find_masked_tokens(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
         numbers["opsm_clipfrac"] = float(shares_B.sum() / divisor(objective, inputs.totals))
     return numbers | {"loss": float(loss.total)}
 
@@ -177,7 +161,7 @@ UNDIVIDED = Totals(
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss before the engine's division. The KL, float32, is added up before it joins the loss."""
-    point, given = objective(options), shared.loss_inputs(inputs, totals=UNDIVIDED)
+    point, given = objective(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
     replayed, prepared = shared.replay_loss(FRAMEWORK, point, given), prepare(point, given)
     kl_BT = kl(point, prepared, torch.ones_like(given.mask_BT))
     if kl_BT is None:
@@ -193,7 +177,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):
         return Replayed(tensors={"advantages": rewards_B})
     scaled = options["grpo_std_normalization"] and options["advantage_estimator"] != "reinforce_plus_plus_baseline"
-    scored = Scored(rewards_B, shared.group_numbers(rewards_B, size))
+    scored = Scored(rewards_B, shared.number_groups(rewards_B, size))
     return Replayed(tensors={"advantages": advantages(scored, "group_mean", "group" if scaled else "none", 1e-6)})
 
 

@@ -17,7 +17,6 @@ from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
 from grpolab.settings.objective import Objective
 
-DEFAULTS = {"loss": "GRPOLoss", "epsilon": 0.1, "kl_coeff": 0.1}
 # Class -> ratio level, kernel, aggregation. `sequence` is here the product over the batch (see above).
 LOSSES = {
     "GRPOLoss": ("token", "clipped", "token_mean_minibatch"),
@@ -28,9 +27,9 @@ LOSSES = {
 
 def objective(options: Options) -> Objective:
     """Translate a loss's class and arguments; `GRPOSimpleLoss` also says old = current."""
-    o = {**DEFAULTS, **options}
-    level, kernel, aggregation = LOSSES[o["loss"]]
-    return Objective.of(level, kernel, o["epsilon"], aggregation=aggregation, beta=o["kl_coeff"])
+    level, kernel, aggregation = LOSSES[options.get("loss", "GRPOLoss")]
+    epsilon, beta = options.get("epsilon", 0.1), options.get("kl_coeff", 0.1)
+    return Objective.of(level, kernel, epsilon, aggregation=aggregation, beta=beta)
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -53,7 +52,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Average with padding as a factor of 0; or over all rows, empty ones included."""
     if objective.importance_sampling_level == "token":
-        return shared.average_everywhere(objective, inputs, per_token)
+        return shared.average_with_padding(objective, inputs, per_token)
     return per_token.sum() / inputs.totals.sequences
 
 
@@ -76,13 +75,13 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 def replay(loss: str, options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss of a class; the simple one takes the current policy, detached, for the old."""
     old_BT = inputs["logprobs"].detach() if loss == "GRPOSimpleLoss" else inputs["old_logprobs"]
-    given = shared.loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
+    given = shared.make_loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
     return shared.replay_loss(FRAMEWORK, objective({**options, "loss": loss}), given)
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=shared.as_given, ratio=ratio, kl=kl, average=average),
+    recipe=LossRecipe(prepare=shared.keep_padding, ratio=ratio, kl=kl, average=average),
     metrics=metrics,
     replays={f"{loss}.forward": functools.partial(replay, loss) for loss in LOSSES},
 )

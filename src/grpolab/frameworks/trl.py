@@ -17,12 +17,12 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.kernels import VESPO_LEAST, VESPO_LOG_RATIO, gamma_weight
 from grpolab.frameworks.trl_options import LOSS, objective
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
-from grpolab.grpo.more_surrogates import VESPO_LEAST, VESPO_LOG_RATIO, gamma_weight
 from grpolab.grpo.ratios import off_policy_keep, sampler_weight
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective
@@ -46,17 +46,17 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
         objective = objective.but(epsilon_high=objective.epsilon_above - 1)
     if objective.kernel == "vespo":
         log_ratio_BT = vespo_log_ratio(objective, inputs, log_ratio_BT)
-    rounded = objective.but(kernel_options={objective.kernel: float32_options(objective)})
+    rounded = objective.but(kernel_options={objective.kernel: round_options(objective)})
     return core.surrogate(rounded, inputs, log_ratio_BT, ratio)
 
 
-def float32_options(objective: Objective) -> dict[str, float]:
+def round_options(objective: Objective) -> dict[str, float]:
     """Round the kernel's options as `torch.where` of two Python numbers does; VESPO's lambdas are at least 1e-4."""
     given = {name: max(value, 1e-4) if "lambda" in name else value for name, value in objective.options.items()}
-    return {name: as_float32(value) for name, value in given.items()}
+    return {name: round_to_float32(value) for name, value in given.items()}
 
 
-def as_float32(value: float) -> float:
+def round_to_float32(value: float) -> float:
     return float(torch.tensor(value, dtype=torch.float32))
 
 
@@ -90,11 +90,11 @@ def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
         keep = off_policy_keep(inputs.advantages, behaviour_BT, log_probs_BT, inputs.mask_BT, threshold)
         per_token = per_token * keep
     if objective.top_entropy_quantile is not None:
-        per_token = per_token * entropy_keep(objective, inputs)
+        per_token = per_token * keep_high_entropy(objective, inputs)
     return per_token
 
 
-def entropy_keep(objective: Objective, inputs: LossInputs) -> Tensor:
+def keep_high_entropy(objective: Objective, inputs: LossInputs) -> Tensor:
     """Return 1 for tokens whose entropy is at least the quantile, which is float32, else 0; (B, T)."""
     assert inputs.entropy_BT is not None
     entropy_BT, mask_BT, share = inputs.entropy_BT.detach(), inputs.mask_BT, objective.top_entropy_quantile
@@ -119,7 +119,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
     """
     own = objective.kl_estimator == "k3" and objective.kl_input_clamp is None and objective.kl_output_clamp is None
     if not own or objective.kl_gradient not in ("plain", "importance_weighted"):  # what TRL does not have
-        return shared.kl_everywhere(objective, inputs, ratio)
+        return shared.kl_with_padding(objective, inputs, ratio)
     log_probs_BT, reference_BT = inputs.log_probs_BT, inputs.reference_log_probs_BT
     if not objective.beta or reference_BT is None:
         return None
@@ -136,13 +136,13 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     if objective.aggregation == "sequence_mean":
         rows_B = (per_token * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
         return rows_B.sum() / (totals.sequences / totals.micro_batches) / totals.micro_batches
-    totals = replace(totals, rollout_tokens=as_float32(totals.rollout_tokens))
+    totals = replace(totals, rollout_tokens=round_to_float32(totals.rollout_tokens))
     return (per_token * resolve(AGGREGATIONS[objective.aggregation])(mask_BT, totals)).sum()
 
 
 def average_entropy(objective: Objective, inputs: LossInputs, entropy_BT: Tensor) -> Tensor:
     """Average the entropy over the tokens that are learnt from, and over micro-batches."""
-    keep_BT = entropy_keep(objective, inputs)
+    keep_BT = keep_high_entropy(objective, inputs)
     return (entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
 
 
@@ -166,7 +166,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         logged["cispo_clip_ratio"] = masked_mean(clipped, mask_BT)
     elif objective.kernel == "vespo":
         log_BT = vespo_log_ratio(objective, inputs, loss.log_ratio_BT)
-        phi = gamma_weight(inputs.advantages, log_BT, float32_options(objective))
+        phi = gamma_weight(inputs.advantages, log_BT, round_options(objective))
         logged["vespo/phi_seq_mean"] = masked_mean(phi, mask_BT)
     if objective.sampler_correction is not None:
         prepared = prepare(objective, inputs)
@@ -217,17 +217,17 @@ EPSILON = 1e-4  # added to each std
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay a micro-batch. `effective` has the values that `options` leaves to the defaults."""
-    return shared.replay_loss(FRAMEWORK, *micro_batch(options, inputs))
+    return shared.replay_loss(FRAMEWORK, *make_micro_batch(options, inputs))
 
 
 def replay_vllm_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay a micro-batch with a sampler whose log-probs are known, and its weights."""
-    point, given = micro_batch({**options, "use_vllm": True}, inputs)
+    point, given = make_micro_batch({**options, "use_vllm": True}, inputs)
     weight = vllm_weight(point, prepare(point, given))
     return replace(shared.replay_loss(FRAMEWORK, point, given), tensors={"importance_sampling_ratio": weight})
 
 
-def micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInputs]:
+def make_micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInputs]:
     """Return the objective, and a micro-batch of one accumulation window, whose others are as large.
 
     TRL got one advantage per sequence, and one per token in the cases whose tag says that tokens differ.
@@ -247,7 +247,7 @@ def micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInputs
         micro_batches=windows,
     )
     point = objective({name: given[name] for name in LOSS if name in given})
-    return point, shared.loss_inputs(inputs, advantages=A, totals=totals)
+    return point, shared.make_loss_inputs(inputs, advantages=A, totals=totals)
 
 
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
@@ -255,7 +255,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     rewards_BK = inputs["rewards"].view(len(inputs["group_ids"]), -1)
     parts = {f"f{k}": rewards_B for k, rewards_B in enumerate(rewards_BK.unbind(1))}
     weights = dict(zip(parts, options.get("reward_weights") or [1.0] * len(parts), strict=True))
-    group_B, scale = shared.group_numbers(rewards_BK, inputs["group_size"]), options.get("scale_rewards", "group")
+    group_B, scale = shared.number_groups(rewards_BK, inputs["group_size"]), options.get("scale_rewards", "group")
     batch_B, rewards_B = torch.zeros_like(group_B), weighted_sum(parts, weights)
     source_B, centre_B, scaled_B = rewards_B, group_B, {"group": group_B, "batch": batch_B}.get(scale)
     if options.get("multi_objective_aggregation") == "normalize_then_sum":

@@ -1,7 +1,7 @@
-"""Read the JSON files of an archive, a folder or one file of vectors, within bounds: whoever made them may mean harm.
+"""Files of vectors: what a framework's own functions returned, one variant of their options a file.
 
-An archive is unpacked in memory alone, as a stream, and no further than its bounds: what a member is called, links to
-or says of its length decides nothing.
+The format is in tests/vectors/README.md. Whoever made a file may mean harm: an archive is unpacked in memory alone, as
+a stream, and no further than its bounds; what a member is called, links to or says of its length decides nothing.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import json
 import lzma
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import torch
+from torch import Tensor
+
+from grpolab.bounded import parse_json, read_text
 from grpolab.errors import RequestError
 
 LARGEST = 16 << 20  # bytes of a file; those of the frameworks have 80,000
@@ -29,71 +33,106 @@ OPENERS: dict[bytes, Callable[..., Any]] = {
     b"": open,
 }
 DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError)  # as a half archive has it
+KEYS = {"framework": str, "variant": str, "function": str, "options": dict, "cases": list}
+NOT_TENSORS = {"tags", "group_size", "group_ids", "prompt_boundaries", "kept_lengths"}
 
 
-def read_texts(path: Path) -> dict[str, bytes]:
+@dataclass(frozen=True)
+class FrameworkVariant:
+    """A framework's function with one choice of options, and what it returned."""
+
+    framework: str
+    name: str
+    function: str  # the part behind the path
+    options: Mapping[str, Any]
+    cases: list[dict[str, Any]]
+
+    @property
+    def full_name(self) -> str:
+        """Return e.g. `verl__vanilla__sym__c3.0__token-mean`."""
+        return f"{self.framework}__{self.name}"
+
+
+def read_variants(path: Path) -> Iterator[FrameworkVariant]:
+    """Read the variants of an archive, a folder or one JSON file, in order of their names.
+
+    Raises RequestError if nothing is there, a file is not in the format, or there is more than can be.
+    """
+    texts = read_texts(path)
+    for name in sorted(texts):
+        content = parse_json(name, texts.pop(name))
+        if not isinstance(content, dict) or KEYS.keys() - content.keys():
+            raise RequestError(f"{name} is not a file of vectors: it needs the keys {', '.join(KEYS)}")
+        wrong = [f"its {key}" for key, kind in KEYS.items() if not isinstance(content[key], kind)]
+        if wrong or not all(map(_is_case, content["cases"])):
+            raise RequestError(
+                f"{name} is not a file of vectors: {[*wrong, 'one of its cases'][0]} is not in the format"
+            )
+        function = content["function"].rpartition(":")[2]
+        yield FrameworkVariant(content["framework"], content["variant"], function, content["options"], content["cases"])
+
+
+def _is_case(case: Any) -> bool:
+    return isinstance(case, dict) and isinstance(case.get("name"), str) and isinstance(case.get("inputs"), dict)
+
+
+def make_inputs(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case's inputs as float64 tensors, `mask` as bool; group ids, sizes, boundaries and tags as they are.
+
+    The log-probs, or the entropies if there are none, take a gradient.
+    """
+    inputs: dict[str, Any] = {}
+    for name, value in case["inputs"].items():
+        as_it_is = name in NOT_TENSORS or value is None
+        inputs[name] = value if as_it_is else torch.tensor(value, dtype=torch.bool if name == "mask" else torch.double)
+    if (leaf := find_leaf(inputs)) is not None:
+        leaf.requires_grad_()
+    return inputs
+
+
+def find_leaf(inputs: Mapping[str, Any]) -> Tensor | None:
+    """Return the input that a loss is differentiated by."""
+    leaf: Tensor | None = inputs.get("logprobs", inputs.get("entropies"))
+    return leaf
+
+
+def read_texts(path: Path) -> dict[str, str]:
     """Return the .json files there, by name. Raises RequestError if there are none, or they cannot be read."""
-    if not path.exists() and not path.is_symlink():
-        raise RequestError(f"{path} does not exist: give an archive, a folder or a .json file of vectors")
-    files: Iterable[tuple[Path, bytes]]
+    files: Iterable[tuple[str, str]]
     if path.is_dir():
-        files = ((file, _read_file(file)) for file in sorted(path.rglob("*.json")) if not file.is_dir())
+        files = ((file.name, read_text(str(file), LARGEST)) for file in sorted(path.rglob("*.json")))
     elif path.suffix == ".json" or not path.is_file():
-        files = [(path, _read_file(path))]
+        files = [(path.name, read_text(str(path), LARGEST))]
     else:
         files = _read_archive(path)
-    texts: dict[str, bytes] = {}
+    texts: dict[str, str] = {}
     size = 0
-    for file, text in files:
-        texts[file.name] = text
+    for name, text in files:
+        texts[name] = text
         size += len(text)
         if size > LARGEST_ARCHIVE or len(texts) > MOST_FILES:
-            raise _too_much(path)
+            raise _too_much()
     if not texts:
         raise RequestError(f"{path} holds no .json file with vectors")
     return texts
 
 
-def parse(name: str, text: bytes) -> Any:
-    """Return what a JSON file says. Raises RequestError if it is none."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise RequestError(f"{name} nests too many lists and mappings in each other") from error
-    except ValueError as error:
-        raise RequestError(f"{name} is not JSON: {error}") from error
-
-
-def _read_file(file: Path) -> bytes:
-    if not file.is_file():
-        raise RequestError(f"{file} cannot be read: it is no file")
-    try:
-        with file.open("rb") as opened:
-            content = opened.read(LARGEST + 1)
-    except OSError as error:
-        raise RequestError(f"{file} cannot be read: {error.strerror}") from error
-    if len(content) > LARGEST:
-        raise _too_long(str(file))
-    return content
-
-
-def _read_archive(path: Path) -> Iterator[tuple[Path, bytes]]:
+def _read_archive(path: Path) -> Iterator[tuple[str, str]]:
     try:
         with path.open("rb") as file:
             head = file.read(6)
         opener = next(opener for magic, opener in OPENERS.items() if head.startswith(magic))
         with opener(path, "rb") as unpacked:
-            stream = cast(BinaryIO, _BoundedStream(path, cast(BinaryIO, unpacked)))
+            stream = cast(BinaryIO, _BoundedStream(unpacked))
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     if not member.name.endswith(".json") or member.isdir():
                         continue
-                    if not member.isreg():
-                        raise RequestError(f"{path}: {member.name} is no file but a link or a device: pack files alone")
-                    if member.size > LARGEST:
-                        raise _too_long(f"{path}: {member.name}")
+                    if not member.isreg() or member.size > LARGEST:
+                        raise RequestError(f"{path}: {member.name} must be a file of at most {LARGEST >> 20} MiB")
                     content = archive.extractfile(member)
-                    yield Path(member.name), content.read() if content else b""
+                    assert content is not None
+                    yield Path(member.name).name, content.read().decode("utf-8-sig", "replace")
     except DAMAGE as error:
         raise RequestError(f"{path} is neither a folder, a .json file nor a whole tar archive: {error}") from error
 
@@ -101,23 +140,17 @@ def _read_archive(path: Path) -> Iterator[tuple[Path, bytes]]:
 class _BoundedStream(io.RawIOBase):
     """What an archive unpacks to; reading more of it than all vectors could be raises RequestError."""
 
-    def __init__(self, path: Path, unpacked: BinaryIO) -> None:
+    def __init__(self, unpacked: Any) -> None:
         super().__init__()
-        self.path, self.unpacked, self.left = path, unpacked, LARGEST_ARCHIVE
+        self.unpacked, self.left = unpacked, LARGEST_ARCHIVE
 
     def read(self, size: int = -1) -> bytes:
-        content = self.unpacked.read(min(size, self.left + 1) if size >= 0 else self.left + 1)
+        content: bytes = self.unpacked.read(min(size, self.left + 1) if size >= 0 else self.left + 1)
         self.left -= len(content)
         if self.left < 0:
-            raise _too_much(self.path)
+            raise _too_much()
         return content
 
 
-def _too_long(name: str) -> RequestError:
-    return RequestError(f"{name} is longer than {LARGEST >> 20} MiB, the most that is read of one file of vectors")
-
-
-def _too_much(path: Path) -> RequestError:
-    return RequestError(
-        f"{path} holds more than {LARGEST_ARCHIVE >> 20} MiB or {MOST_FILES} files: give fewer vectors at a time"
-    )
+def _too_much() -> RequestError:
+    return RequestError(f"the vectors are more than {LARGEST_ARCHIVE >> 20} MiB or {MOST_FILES} files: give fewer")

@@ -82,10 +82,10 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 
 
 RECIPE = LossRecipe(
-    prepare=shared.as_given,
+    prepare=shared.keep_padding,
     ratio=ratio,
     correct_importance=correct_importance,
-    kl=shared.kl_everywhere,
+    kl=shared.kl_with_padding,
     add_kl_penalty=add_kl_penalty,
     average=average,
     average_entropy=average_entropy,
@@ -96,7 +96,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     """Return the metrics of `ppo_loss`, and those of the rollout correction if there is one."""
     mask_BT, rule = inputs.mask_BT, objective.sampler_correction
     sampler_BT = None if rule is None else inputs.sampler_log_probs_BT
-    per_token = clip_fractions(objective, inputs, loss)
+    per_token = find_clipped_tokens(objective, inputs, loss)
     if objective.kernel != "policy_gradient":
         per_token["actor/ppo_kl"] = loss.log_ratio_BT.abs() if objective.kernel == "kl_cov" else -loss.log_ratio_BT
     elif sampler_BT is not None:  # bypass_mode
@@ -118,7 +118,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return logged
 
 
-def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
+def find_clipped_tokens(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
     """Return the tokens that each loss mode counts under the names of the dual clip, as masks."""
     parts, A = loss.surrogate, inputs.advantages
     counted: tuple[Tensor, ...] = ()
@@ -126,7 +126,7 @@ def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict
         case "clipped":
             negated = torch.maximum(-A * loss.ratio, -A * loss.ratio.clamp(objective.low, objective.high))
             cap = torch.inf if objective.dual_clip is None else objective.dual_clip
-            counted = (shared.clipped_losses(objective, A, loss.ratio), (negated > -A * cap) & (A < 0))
+            counted = (shared.find_clipped_losses(objective, A, loss.ratio), (negated > -A * cap) & (A < 0))
         case "sapo":
             counted = (parts.dropped, parts.dropped)  # none
         case "cispo":
@@ -143,20 +143,20 @@ def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict
 # Replays: policy losses, `ppo_loss`, aggregations and KL penalties.
 
 
-def totals_of(mask_BT: Tensor, batch: Options) -> Totals:
+def count_totals(mask_BT: Tensor, batch: Options) -> Totals:
     """Return what `agg_loss` divides by: counts of the global batch, or this one's tokens and nonempty sequences."""
     own = Totals.of(mask_BT, batch.get("loss_scale_factor"))
     sequences = batch.get("global_batch_size", own.nonempty_sequences)
     return replace(own, tokens=batch.get("batch_num_tokens", own.tokens), sequences=sequences)
 
 
-def multiply(replayed: Replayed, factor: float) -> Replayed:
+def scale_loss(replayed: Replayed, factor: float) -> Replayed:
     """Return the loss for a trainer that averages gradients over `dp_size` ranks."""
     assert replayed.loss is not None
     return replace(replayed, loss=replayed.loss * factor, scale=replayed.scale * factor)
 
 
-def objective_of_mode(options: Options, mode: str) -> Objective:
+def translate_mode(options: Options, mode: str) -> Objective:
     return objective({**options, "policy_loss": {**(options.get("policy_loss") or {}), "loss_mode": mode}})
 
 
@@ -165,14 +165,14 @@ def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
     batch = options.get("global_batch_info") or {}
     if mode == "geo_mean":  # torch.mean over all rows
         batch = {"global_batch_size": len(inputs["mask"])}
-    point = objective_of_mode(options, mode)
-    given = shared.loss_inputs(inputs, totals=totals_of(inputs["mask"], batch))
+    point = translate_mode(options, mode)
+    given = shared.make_loss_inputs(inputs, totals=count_totals(inputs["mask"], batch))
     if "rollout_is_weights" in inputs:
         point = point.but(sampler_correction=shared.AS_GIVEN)
         given = replace(given, sampler_log_probs_BT=given.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
         given = replace(given, noise_BT=draw_like_verl(point, given, options.get("torch_manual_seed", 0)))
-    return multiply(shared.replay_loss(FRAMEWORK, point, given), batch.get("dp_size", 1))
+    return scale_loss(shared.replay_loss(FRAMEWORK, point, given), batch.get("dp_size", 1))
 
 
 @torch.no_grad()
@@ -192,36 +192,36 @@ def replay_bypass_mode(options: Options, inputs: Inputs) -> Replayed:
     now_BT, sampler_BT, rule = inputs["logprobs"].detach(), inputs["old_logprobs"], sampler_rule(o)
     log_ratio_BT, kept_BT = masked_log_ratio(now_BT, sampler_BT, mask_BT), mask_BT
     logged: dict[str, float] = {}
-    correction.refuse_without_weights(rule, log_ratio_BT, mask_BT)
+    correction.refuse_zero_weights(rule, log_ratio_BT, mask_BT)
     if o.get("rollout_rs"):
         kept_BT, logged = correction.reject(o["rollout_rs"], o["rollout_rs_threshold"], log_ratio_BT, mask_BT)
     logged = {f"rollout_corr/{name}": value for name, value in logged.items()}
     logged |= correction.mismatch_metrics(rule, now_BT, sampler_BT, mask_BT)
-    counts = totals_of(kept_BT, options.get("global_batch_info") or {})
-    given = shared.loss_inputs({**inputs, "mask": kept_BT}, totals=counts)
+    counts = count_totals(kept_BT, options.get("global_batch_info") or {})
+    given = shared.make_loss_inputs({**inputs, "mask": kept_BT}, totals=counts)
     if o["loss_type"] == "reinforce":  # the weight is the current policy's
         given = replace(given, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
-    return shared.replay_loss(FRAMEWORK, objective_of_mode(options, "bypass_mode"), given).with_metrics(logged)
+    return shared.replay_loss(FRAMEWORK, translate_mode(options, "bypass_mode"), given).with_metrics(logged)
 
 
 def replay_ppo_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay policy loss, entropy bonus and KL; the global batch is this one, empty rows included."""
-    counts = totals_of(inputs["mask"], {"global_batch_size": len(inputs["mask"])})
-    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs, totals=counts))
+    counts = count_totals(inputs["mask"], {"global_batch_size": len(inputs["mask"])})
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs, totals=counts))
 
 
 def replay_agg_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay `agg_loss` of the entropies."""
     values_BT, point = inputs["entropies"], objective({"loss_agg_mode": options["loss_agg_mode"]})
-    given = shared.loss_inputs({**inputs, "logprobs": values_BT}, totals=totals_of(inputs["mask"], options))
+    given = shared.make_loss_inputs({**inputs, "logprobs": values_BT}, totals=count_totals(inputs["mask"], options))
     size = float(average(point, given, values_BT.detach().abs()))
-    return multiply(Replayed(average(point, given, values_BT), size), options.get("dp_size", 1))
+    return scale_loss(Replayed(average(point, given, values_BT), size), options.get("dp_size", 1))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
     """Replay the KL at each position, and its sum over the tokens as the loss."""
     point = objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
-    values_BT = shared.kl_everywhere(point, shared.loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
+    values_BT = shared.kl_with_padding(point, shared.make_loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
     assert values_BT is not None
     return shared.sum_over_tokens(values_BT, inputs["mask"])
 
@@ -230,13 +230,15 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 # gives it to every token.
 
 
-def with_advantages(advantages_BT: Tensor, returns_BT: Tensor | None = None) -> Replayed:
+def pack_advantages(advantages_BT: Tensor, returns_BT: Tensor | None = None) -> Replayed:
     """Return advantages, and what the function returns second: the same if it has no returns."""
     returns_BT = advantages_BT if returns_BT is None else returns_BT
     return Replayed(tensors={"advantages": advantages_BT, "returns": returns_BT})
 
 
-def outcome(baseline: str, scale: str | None, options: Options, inputs: Inputs, lone_reward: bool = True) -> Replayed:
+def replay_outcome(
+    baseline: str, scale: str | None, options: Options, inputs: Inputs, lone_reward: bool = True
+) -> Replayed:
     """Replay one advantage per completion; `scale` None: the group's std if `norm_adv_by_std_in_grpo`.
 
     Equal rewards have exactly 0 here, and in verl what rounding leaves of them, divided by as little as epsilon.
@@ -254,41 +256,41 @@ def outcome(baseline: str, scale: str | None, options: Options, inputs: Inputs, 
     elif scale == "nonzero_share":  # a quotient of two counts
         divisor_B = 1 / (len(rewards_B) / rewards_B.count_nonzero().clamp(min=1)).double()
     centred_B = advantages(given, baseline, "none")
-    return with_advantages(torch.where(centred_B == 0, 0.0, centred_B / divisor_B)[:, None] * inputs["mask"])
+    return pack_advantages(torch.where(centred_B == 0, 0.0, centred_B / divisor_B)[:, None] * inputs["mask"])
 
 
-def whitened_outcome(scale: str | None, options: Options, inputs: Inputs) -> Replayed:
+def replay_whitened_outcome(scale: str | None, options: Options, inputs: Inputs) -> Replayed:
     """Whiten `outcome` over the tokens: reinforce++ with baseline, and GDPO with a single reward."""
-    advantages_BT, mask_BT = outcome("group_mean", scale, options, inputs).tensors["advantages"], inputs["mask"]
-    return with_advantages(shared.masked_whiten(advantages_BT, mask_BT) * mask_BT)
+    advantages_BT, mask_BT = replay_outcome("group_mean", scale, options, inputs).tensors["advantages"], inputs["mask"]
+    return pack_advantages(shared.whiten_tokens(advantages_BT, mask_BT) * mask_BT)
 
 
-def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
+def replay_reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
     """Replay discounted returns, whitened over the tokens."""
-    returns_BT = shared.discounted_returns(inputs["token_level_rewards"], inputs["mask"], options["gamma"])
-    return with_advantages(shared.masked_whiten(returns_BT, inputs["mask"]) * inputs["mask"], returns_BT)
+    returns_BT = shared.sum_discounted_rewards(inputs["token_level_rewards"], inputs["mask"], options["gamma"])
+    return pack_advantages(shared.whiten_tokens(returns_BT, inputs["mask"]) * inputs["mask"], returns_BT)
 
 
-def remax(options: Options, inputs: Inputs) -> Replayed:
+def replay_remax(options: Options, inputs: Inputs) -> Replayed:
     """Replay the return less the baseline; outside the mask there is no baseline, and the return stays."""
     mask_BT, everywhere_BT = inputs["mask"], torch.ones_like(inputs["mask"])
-    returns_BT = shared.discounted_returns(inputs["token_level_rewards"] * mask_BT, everywhere_BT, 1.0)
+    returns_BT = shared.sum_discounted_rewards(inputs["token_level_rewards"] * mask_BT, everywhere_BT, 1.0)
     baseline = inputs.get("reward_baselines")
     baseline_B = torch.full((len(mask_BT),), 0.25) if baseline is None else baseline
-    return with_advantages(returns_BT - baseline_B[:, None] * mask_BT, returns_BT)
+    return pack_advantages(returns_BT - baseline_B[:, None] * mask_BT, returns_BT)
 
 
-def gae(options: Options, inputs: Inputs) -> Replayed:
+def replay_gae(options: Options, inputs: Inputs) -> Replayed:
     """Replay GAE of given values, whitened over the tokens."""
     mask_BT, values_BT = inputs["mask"], inputs.get("values")
     if values_BT is None:  # the archive says how they were drawn
         values_BT = torch.from_numpy(default_rng(5).normal(0, 1, tuple(mask_BT.shape)))
     rewards_BT, gamma, lam = inputs["token_level_rewards"], options["gamma"], options["lam"]
-    advantages_BT, returns_BT = shared.generalized_advantages(rewards_BT, values_BT, mask_BT, gamma, lam)
-    return with_advantages(shared.masked_whiten(advantages_BT, mask_BT), returns_BT)
+    advantages_BT, returns_BT = shared.compute_gae(rewards_BT, values_BT, mask_BT, gamma, lam)
+    return pack_advantages(shared.whiten_tokens(advantages_BT, mask_BT), returns_BT)
 
 
-def grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
+def replay_grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
     """Replay GRPO with the group's mean and std in float32, each added up in the order of the rows."""
     rewards_B = inputs["token_level_rewards"].sum(1)
     _, group_B, sizes_P = torch.as_tensor(inputs["group_ids"]).unique(return_inverse=True, return_counts=True)
@@ -302,21 +304,21 @@ def grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
     advantages_B = rewards_B - mean_P[group_B]
     if options["norm_adv_by_std_in_grpo"]:
         advantages_B = advantages_B / (std_P[group_B] + options["epsilon"])
-    return with_advantages(advantages_B[:, None] * inputs["mask"])
+    return pack_advantages(advantages_B[:, None] * inputs["mask"])
 
 
 ESTIMATORS: dict[str, Replay] = {
-    "grpo": partial(outcome, "group_mean", None),
-    "grpo_vectorized": grpo_vectorized,
-    "grpo_passk": partial(outcome, "second_best", None),
-    "rloo": partial(outcome, "leave_one_out", "none"),
-    "rloo_vectorized": partial(outcome, "leave_one_out", "none", lone_reward=False),
-    "opo": partial(outcome, "length_weighted", "none"),
-    "gpg": partial(outcome, "group_mean", "nonzero_share"),
-    "gdpo": partial(whitened_outcome, None),
-    "reinforce_plus_plus_baseline": partial(whitened_outcome, "none"),
-    "reinforce_plus_plus": reinforce_plus_plus,
-    "remax": remax,
+    "grpo": partial(replay_outcome, "group_mean", None),
+    "grpo_vectorized": replay_grpo_vectorized,
+    "grpo_passk": partial(replay_outcome, "second_best", None),
+    "rloo": partial(replay_outcome, "leave_one_out", "none"),
+    "rloo_vectorized": partial(replay_outcome, "leave_one_out", "none", lone_reward=False),
+    "opo": partial(replay_outcome, "length_weighted", "none"),
+    "gpg": partial(replay_outcome, "group_mean", "nonzero_share"),
+    "gdpo": partial(replay_whitened_outcome, None),
+    "reinforce_plus_plus_baseline": partial(replay_whitened_outcome, "none"),
+    "reinforce_plus_plus": replay_reinforce_plus_plus,
+    "remax": replay_remax,
 }
 FRAMEWORK = Framework(
     objective=objective,
@@ -331,7 +333,7 @@ FRAMEWORK = Framework(
         "compute_rollout_correction_weights": correction.replay_weights,
         "compute_rollout_rejection_mask": correction.replay_rejection,
         **{f"compute_{name}_outcome_advantage": replay for name, replay in ESTIMATORS.items()},
-        "compute_gae_advantage_return": gae,
+        "compute_gae_advantage_return": replay_gae,
     },
     not_reproduced={
         "adv__*optimal_token_baseline": "its baseline of every token needs the sum of squared probabilities over the"

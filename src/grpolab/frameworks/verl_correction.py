@@ -21,7 +21,7 @@ DIVERGENCES = {"k1": k1, "k2": k2, "k3": k3}
 LEVELS = ("token", "seq_sum", "seq_mean", "seq_max")
 
 
-def weights_of(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+def compute_weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return the sampler weight of each token, 0 at padding, (B, T)."""
     nothing_BT = torch.zeros_like(log_ratio_BT)
     weight = sampler_weight(log_ratio_BT, nothing_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
@@ -71,9 +71,9 @@ def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tenso
     Raises ValueError if there is no token.
     """
     refuse_no_token(mask_BT)
-    weight_BT = weights_of(rule, log_ratio_BT, mask_BT)
+    weight_BT = compute_weights(rule, log_ratio_BT, mask_BT)
     free = SamplerCorrection.of(rule.level, "truncate", math.exp(-BOUND), math.exp(BOUND))
-    raw_BT = weights_of(free, log_ratio_BT, mask_BT)
+    raw_BT = compute_weights(free, log_ratio_BT, mask_BT)
     high, low = rule.high, rule.low if rule.mode == "mask" else 1 / rule.high
     sequence_B, raw_sequence_B = row_mean(weight_BT, mask_BT)[:, 0], row_mean(raw_BT, mask_BT)[:, 0]
     inside_BT = weight_BT.clamp(0, high)
@@ -191,9 +191,9 @@ def refuse_no_token(mask_BT: Tensor) -> None:
         raise ValueError("the mask must have at least one token")
 
 
-def refuse_without_weights(rule: SamplerCorrection | None, log_ratio_BT: Tensor, mask_BT: Tensor) -> None:
+def refuse_zero_weights(rule: SamplerCorrection | None, log_ratio_BT: Tensor, mask_BT: Tensor) -> None:
     """Raise ValueError if weights are asked for and no token has one: verl's sample size divides by 0 there."""
-    if rule is not None and not weights_of(rule, log_ratio_BT, mask_BT).any():
+    if rule is not None and not compute_weights(rule, log_ratio_BT, mask_BT).any():
         raise ValueError("no token has a sampler weight")
 
 
@@ -204,9 +204,9 @@ def replay_weights(options: Options, inputs: Inputs) -> Replayed:
     """
     rule, mask_BT = sampler_rule(options), inputs["mask"]
     log_ratio_BT = masked_log_ratio(inputs["logprobs"], inputs["old_logprobs"], mask_BT).detach()
-    refuse_without_weights(rule, log_ratio_BT, mask_BT)
+    refuse_zero_weights(rule, log_ratio_BT, mask_BT)
     assert rule is not None
-    weight_BT, metrics = weights_of(rule, log_ratio_BT, mask_BT), weight_metrics(rule, log_ratio_BT, mask_BT)
+    weight_BT, metrics = compute_weights(rule, log_ratio_BT, mask_BT), weight_metrics(rule, log_ratio_BT, mask_BT)
     if options["rollout_is_batch_normalize"]:
         sequences_N = row_mean(weight_BT, mask_BT)[mask_BT.any(1)]
         mean = float(token_mean(weight_BT, mask_BT) if rule.level == "token" else sequences_N.mean())

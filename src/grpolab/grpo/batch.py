@@ -1,4 +1,4 @@
-"""What flows through a rollout step: prompts, completions, the batch that updates learn from. And text as tensors.
+"""Data classes of a rollout step (prompts, completions, the batch that updates learn from), and text as tensors.
 
 Letters of shapes: P prompts, G generations, B = P * G sequences, L prompt and T completion positions, V vocabulary, N
 tokens, flattened. Rows of one prompt stand together until minibatches are cut.

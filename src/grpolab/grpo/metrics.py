@@ -1,4 +1,4 @@
-"""Metrics of an optimiser step and of a rollout batch. `vocabulary.py` has their names and meanings."""
+"""Metrics of an optimiser step and of a rollout batch. `meanings.py` explains their names."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def _quantiles(update: UpdateArrays) -> dict[str, Any]:
 
 @torch.no_grad()
 def histograms(update: UpdateTensors) -> dict[str, list[float]]:
-    """Return the lists of a histogram record; their meaning stands in `vocabulary.HISTOGRAM_FIELDS`."""
+    """Return the lists of a histogram record; their meaning stands in `meanings.HISTOGRAM_FIELDS`."""
     advantages_N = update.tokens(update.advantages_B[:, None])
     lists: dict[str, list[float]] = {}
     levels = {"token": update.log_ratio_BT, "sequence": update.sequence_log_ratio_B1}

@@ -2,7 +2,7 @@
 
 A surrogate takes the objective, a micro-batch, its log ratios and its ratios at the objective's level. It returns its
 loss and the masks of what was clipped. (B, ...) is (B, T) or (B, 1). Here are those that the studies compare; the
-others are in `more_surrogates.py`. `registry.py` names them all.
+others are in `frameworks/kernels.py`. `registry.py` names them all.
 """
 
 from __future__ import annotations

@@ -1,171 +1,208 @@
-"""Find what a config of TRL or verl does unasked that has no place in our settings: sampler, batches, learning rate.
+"""The linter's rules about configs of TRL and verl. docs/lint.md explains every rule.
 
-The rules read the keys as they are written in the file, not their defaults: what everybody has is no finding. A rule
+Rules about a file read the keys as they are written, not their defaults: what everybody has is no finding. A rule
 whose keys are missing, or hold what no number can be read from, is silent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
 
-from grpolab.lint.rules import LintFinding, Rules
+from grpolab.lint.rules import LintFinding, Rules, Sentences, by_severity, check_run, dropout_of, to_findings
+from grpolab.settings.run import RunSettings
 
-Written = Mapping[str, Any]  # keys of a config file, dotted as the framework has them
+Imported: TypeAlias = tuple[Mapping[str, Any], RunSettings]  # another framework's options, and the run they are read as
 
-TRL_CONFIG_RULES = Rules[Written]("A GRPOConfig as it is written")
-VERL_CONFIG_RULES = Rules[Written]("A config of verl as it is written")
-CONFIG_RULES = {"trl": TRL_CONFIG_RULES, "verl": VERL_CONFIG_RULES}
-
-# Where language models are usually trained with GRPO: TRL's, verl's and most papers' 1e-6; LoRA takes ten times that.
-USUAL_RATE, HIGH, LOW = 1e-6, 20, 1 / 50  # and how far from there is worth a word
-NARROW = 0.01  # a clip range as GSPO's, which rounding in bfloat16 reaches
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+TRL_RULES: Rules = {
+    "reuse-is-no-op": ("warning", "gradient_accumulation_steps"),
+    "dropout-moves-the-ratio": ("warning", "disable_dropout"),
+    "sampler-is-another-policy": ("warning", "top_p, top_k, min_p or repetition_penalty"),
+    "clip-cannot-bind": ("warning", "num_iterations or steps_per_generation"),
+    "hidden-staleness": ("note", "steps_per_generation"),
+    "luspo-by-token": ("note", "importance_sampling_level"),
+}
+FILE_RULES: dict[str, Rules] = {
+    "trl": {
+        "learning-rate": ("warning", "learning_rate"),
+        "adapter-and-vllm": ("warning", "use_peft or use_vllm"),
+        "groups-across-processes": ("note", "num_generations"),
+        "weight-of-a-sequence": ("note", "vllm_importance_sampling_mode"),
+        "temperature-of-vllm": ("note", "temperature"),
+        "kl-without-reward": ("note", "beta"),
+    },
+    "verl": {
+        "verl-learning-rate": ("warning", f"{ACTOR}optim.lr"),
+        "micro-batch-above-mini-batch": ("warning", f"{ACTOR}ppo_micro_batch_size_per_gpu"),
+        "cache-and-graphs": ("warning", f"{ROLLOUT}enforce_eager"),
+        "filter-groups": ("note", "algorithm.filter_groups.enable"),
+        "unequal-micro-batches": ("note", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"),
+    },
+}
+REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+# Options that change the sampler, but not the log-probs that training takes for the sampler's -> where they are off.
+TRUNCATES = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
+# Where language models are usually trained with GRPO: TRL's, verl's and most papers' 1e-6; LoRA takes ten times that.
+USUAL_RATE, HIGH, LOW = 1e-6, 20, 1 / 50  # and the factors from which on a rate is worth a warning
+NARROW = 0.01  # a clip range as GSPO's, which rounding in bfloat16 reaches
 
 
-def check_written(framework: str, written: Written) -> list[LintFinding]:
-    """Return what the rules find in the keys of a framework's config file."""
-    return CONFIG_RULES[framework].findings(written)
+def check_config(framework: str, config: Imported, default: Imported, written: Mapping[str, Any]) -> list[LintFinding]:
+    """Return what the rules find in another framework's config: in its options, in the run they mean, in its file.
+
+    A finding that the framework's `default` config has too, with this one's KL, is only a note.
+    """
+    usual = default[0], default[1].model_copy(update={"beta": config[1].beta})
+    everybody = {finding.rule for finding in _check_imported(framework, usual)}
+    findings = [
+        replace(finding, severity="note") if finding.rule in everybody else finding
+        for finding in _check_imported(framework, config)
+    ]
+    return by_severity([*findings, *check_written(framework, written)])
 
 
-def _number(written: Written, key: str) -> float | None:
+def _check_imported(framework: str, imported: Imported) -> list[LintFinding]:
+    options, run = imported
+    # Model and warm start are not in another framework's options: here they are the values of our conf/.
+    findings = [finding for finding in check_run(run) if finding.rule != "nothing-to-start-from"]
+    if framework != "trl":
+        return findings
+    return [*check_trl_options(options), *(it for it in findings if it.rule != "clip-cannot-bind")]  # in both
+
+
+def check_trl_options(options: Mapping[str, Any]) -> list[LintFinding]:
+    """Return what the rules find in the options of a `GRPOConfig`, all filled in."""
+    sentences, (mu, slices, window) = Sentences(), (options[key] for key in REUSE)
+    product = f"{' * '.join(REUSE[:2])} / {REUSE[2]} = {mu} * {slices} / {window} = {mu * slices / window:g}"
+    steps, is_on_policy = f"optimiser steps per generation batch: {product}", window % (mu * slices) == 0
+    if mu > 1 and is_on_policy:
+        sentences["reuse-is-no-op"] = f"{steps}; the passes add up in one step, num_iterations > 1 does nothing"
+    rates = dropout_of(str(options["model_name_or_path"] or ""))
+    if rates and not options["disable_dropout"]:
+        sentences["dropout-moves-the-ratio"] = (
+            f"the model's config.json has {rates} and disable_dropout=False: ratios of the first pass are not 1"
+        )
+    changed = [f"{name}={options[name]}" for name, off in TRUNCATES.items() if options[name] not in (off, None)]
+    if changed:
+        sentences["sampler-is-another-policy"] = (
+            f"{', '.join(changed)} change the sampler, not its log-probs: the ratio is not that to the sampler"
+        )
+    loss, cap = options["loss_type"], options["epsilon_high"]
+    cap = options["epsilon"] if cap is None else cap
+    if is_on_policy and loss not in ("sapo", "vespo") and (loss != "cispo" or cap >= 1):
+        sentences["clip-cannot-bind"] = (
+            f"{steps}; every ratio is 1, epsilon={options['epsilon']:g} cannot act, clip_ratio is 0"
+        )
+    if mu == 1 and slices > window:
+        sentences["hidden-staleness"] = f"{steps}; all but the first are off-policy, although num_iterations is 1"
+    if loss == "luspo" and options["importance_sampling_level"] == "token":
+        sentences["luspo-by-token"] = (
+            "loss_type=luspo at importance_sampling_level=token is a sum over tokens: LUSPO has the sequence ratio"
+        )
+    return to_findings(TRL_RULES, sentences.items())
+
+
+def check_written(framework: str, keys: Mapping[str, Any]) -> list[LintFinding]:
+    """Return what the rules find in the keys of a framework's config file, dotted as the framework has them."""
+    sentences = _check_trl_file(keys) if framework == "trl" else _check_verl_file(keys)
+    return to_findings(FILE_RULES[framework], sentences.items())
+
+
+def _number(keys: Mapping[str, Any], key: str) -> float | None:
     """Return a key's number; None where it is absent, open or no number."""
     try:
-        return float(written[key])
+        return float(keys[key])
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def _is_true(written: Written, key: str) -> bool:
-    return str(written.get(key)).lower() == "true"
+def _is(keys: Mapping[str, Any], key: str, value: str = "true") -> bool:
+    return str(keys.get(key)).lower() == value
 
 
-def _rate(written: Written, key: str, is_lora: bool) -> Iterator[str]:
-    rate, usual = _number(written, key), USUAL_RATE * (10 if is_lora else 1)
-    kind = "LoRA" if is_lora else "training all weights"
+def _check_rate(rule: str, key: str, rate: float | None, is_lora: bool) -> Sentences:
+    usual = USUAL_RATE * (10 if is_lora else 1)
+    takes = f"{key}={rate or 0:g}: GRPO by {'LoRA' if is_lora else 'training all weights'} usually takes {usual:g}"
     if rate is not None and rate >= HIGH * usual:
         also = "" if is_lora else " (LoRA takes about ten times that)"
-        yield f"{key}={rate:g}: GRPO by {kind} usually takes {usual:g}{also}, and more makes reward collapse late"
+        return {rule: f"{takes}{also}, and more makes reward collapse late"}
     if rate is not None and 0 < rate <= LOW * usual:
-        yield f"{key}={rate:g}: GRPO by {kind} usually takes {usual:g}; at this rate nothing moves"
+        return {rule: f"{takes}; at this rate nothing moves"}
+    return {}
 
 
-@TRL_CONFIG_RULES.rule("warning", "learning_rate")
-def trl_learning_rate(written: Written) -> Iterator[str]:
-    """Learning rate 20 times above or 50 times below what GRPO usually takes, LoRA apart."""
-    yield from _rate(written, "learning_rate", _is_true(written, "use_peft") or "lora_r" in written)
-
-
-@TRL_CONFIG_RULES.rule("warning", "use_peft or use_vllm")
-def adapter_and_vllm(written: Written) -> Iterator[str]:
-    """A LoRA adapter with vLLM as sampler: TRL 0.15 did not send the adapter's weights to it."""
-    if _is_true(written, "use_peft") and _is_true(written, "use_vllm"):
-        yield (
-            "use_peft and use_vllm: in TRL 0.15 the adapter is not synchronised to vLLM, and the reward stays flat; see"
-            " that the gap of sampler and trainer does not grow"
+def _check_trl_file(keys: Mapping[str, Any]) -> Sentences:
+    is_lora, has_vllm = _is(keys, "use_peft"), _is(keys, "use_vllm")
+    sentences = _check_rate(
+        "learning-rate", "learning_rate", _number(keys, "learning_rate"), is_lora or "lora_r" in keys
+    )
+    if is_lora and has_vllm:
+        sentences["adapter-and-vllm"] = (
+            "use_peft and use_vllm: TRL 0.15 does not send the adapter to vLLM, and the reward stays flat; check that"
+            " the gap of sampler and trainer does not grow"
         )
-
-
-@TRL_CONFIG_RULES.rule("note", "num_generations")
-def groups_across_processes(written: Written) -> Iterator[str]:
-    """num_generations does not divide what one process generates: the number of processes has to make up for it."""
-    group, batch = _number(written, "num_generations"), _number(written, "per_device_train_batch_size") or 8.0
-    slices = _number(written, "steps_per_generation") or _number(written, "gradient_accumulation_steps") or 1.0
-    if not group or "generation_batch_size" in written or not all(n.is_integer() for n in (group, batch, slices)):
-        return
-    each = int(batch * slices)
-    if each > 0 and each % int(group):
-        needed = int(group) // math.gcd(int(group), each)
-        yield (
-            f"num_generations={group:g} must divide the generation batch, and a process generates {batch:g} *"
-            f" {slices:g} = {each}: TRL starts with a multiple of {needed} processes only (one GPU less where vLLM has"
-            " its own), and unsloth raises the batch instead"
+    group, batch = _number(keys, "num_generations"), _number(keys, "per_device_train_batch_size") or 8.0
+    slices = _number(keys, "steps_per_generation") or _number(keys, "gradient_accumulation_steps") or 1.0
+    if group and "generation_batch_size" not in keys and all(n.is_integer() for n in (group, batch, slices)):
+        each = int(batch * slices)
+        if each > 0 and each % int(group):
+            needed = int(group) // math.gcd(int(group), each)
+            sentences["groups-across-processes"] = (
+                f"num_generations={group:g} must divide the generation batch, and a process generates {batch:g} *"
+                f" {slices:g} = {each}: TRL starts with a multiple of {needed} processes only (one GPU less where vLLM"
+                " has its own), and unsloth raises the batch instead"
+            )
+    if (mode := str(keys.get("vllm_importance_sampling_mode"))).startswith("sequence"):
+        sentences["weight-of-a-sequence"] = (
+            f"vllm_importance_sampling_mode={mode}: the weight is a product over tokens, so its variance grows with"
+            " length; many long answers are cut or masked though each token's log-probs hardly differ"
         )
-
-
-@TRL_CONFIG_RULES.rule("note", "vllm_importance_sampling_mode")
-def weight_of_a_sequence(written: Written) -> Iterator[str]:
-    """The sampler's weight of a whole sequence is a product over its tokens."""
-    mode = str(written.get("vllm_importance_sampling_mode"))
-    if mode.startswith("sequence"):
-        yield (
-            f"vllm_importance_sampling_mode={mode}: the weight is a product over the tokens, so that its variance grows"
-            " with length; of long answers many are cut or masked though each token's log-probs hardly differ"
-        )
-
-
-@TRL_CONFIG_RULES.rule("note", "temperature")
-def temperature_of_vllm(written: Written) -> Iterator[str]:
-    """Sampling with vLLM at another temperature than 1, whose log-probs are not scaled in every version."""
-    temperature = _number(written, "temperature")
-    if _is_true(written, "use_vllm") and temperature not in (None, 1):
-        yield (
+    temperature = _number(keys, "temperature")
+    if has_vllm and temperature not in (None, 1):
+        sentences["temperature-of-vllm"] = (
             f"temperature={temperature:g} and use_vllm: vLLM's log-probs are those before the temperature unless its"
             " logprobs_mode is processed_logprobs (newer TRL sets it); else the ratio to the sampler is off"
         )
-
-
-@TRL_CONFIG_RULES.rule("note", "beta")
-def kl_without_reward(written: Written) -> Iterator[str]:
-    """A KL term also moves groups whose rewards are equal; without one nothing holds the policy at its reference."""
-    beta = _number(written, "beta")
-    if beta:
-        yield f"beta={beta:g}: groups with equal rewards have no advantage, and the KL alone still moves the policy"
-    elif beta == 0:
-        yield "beta=0: no KL holds the policy at its reference; watch held-out prompts, it may over-fit its own"
-
-
-@VERL_CONFIG_RULES.rule("warning", f"{ACTOR}optim.lr")
-def verl_learning_rate(written: Written) -> Iterator[str]:
-    """Learning rate 20 times above or 50 times below what GRPO usually takes, LoRA apart."""
-    rank = _number(written, "actor_rollout_ref.model.lora_rank")
-    yield from _rate(written, f"{ACTOR}optim.lr", bool(rank))
-
-
-@VERL_CONFIG_RULES.rule("warning", f"{ACTOR}ppo_micro_batch_size_per_gpu")
-def micro_batch_above_mini_batch(written: Written) -> Iterator[str]:
-    """A GPU's micro batch holds more sequences than its share of a mini batch: weights of the loss are off, or NaN."""
-    mini, group = _number(written, f"{ACTOR}ppo_mini_batch_size"), _number(written, f"{ROLLOUT}n") or 1
-    micro = _number(written, f"{ACTOR}ppo_micro_batch_size_per_gpu")
-    gpus = (_number(written, "trainer.n_gpus_per_node") or 8) * (_number(written, "trainer.nnodes") or 1)
-    if mini is None or micro is None or _is_true(written, f"{ACTOR}use_dynamic_bsz"):
-        return
-    parallel = _number(written, f"{ACTOR}ulysses_sequence_parallel_size") or 1
-    share = mini * group * parallel / gpus
-    if micro > share:
-        yield (
-            f"ppo_micro_batch_size_per_gpu={micro:g}: a GPU's share of a mini batch is {mini:g} prompts * {group:g}"
-            f" completions / {gpus:g} GPUs = {share:g} sequences"
+    if (beta := _number(keys, "beta")) is not None:
+        sentences["kl-without-reward"] = (
+            f"beta={beta:g}: groups with equal rewards have no advantage, and the KL alone still moves the policy"
+            if beta
+            else "beta=0: no KL holds the policy at its reference; watch held-out prompts, it may over-fit its own"
         )
+    return sentences
 
 
-@VERL_CONFIG_RULES.rule("warning", f"{ROLLOUT}enforce_eager")
-def cache_and_graphs(written: Written) -> Iterator[str]:
-    """vLLM's cache is to be freed while its CUDA graphs are kept, which verl before 0.4 refuses."""
-    frees = _is_true(written, f"{ROLLOUT}free_cache_engine")
-    if frees and str(written.get(f"{ROLLOUT}enforce_eager")).lower() == "false":
-        yield "free_cache_engine=True with enforce_eager=False: older verl asserts that enforce_eager is True then"
-
-
-@VERL_CONFIG_RULES.rule("note", "algorithm.filter_groups.enable")
-def filter_groups(written: Written) -> Iterator[str]:
-    """Groups with equal rewards are to be sampled again, which only the trainers of DAPO do."""
-    if _is_true(written, "algorithm.filter_groups.enable"):
-        yield (
+def _check_verl_file(keys: Mapping[str, Any]) -> Sentences:
+    rank = _number(keys, "actor_rollout_ref.model.lora_rank")
+    rate = f"{ACTOR}optim.lr"
+    sentences = _check_rate("verl-learning-rate", rate, _number(keys, rate), bool(rank))
+    mini, micro = (_number(keys, f"{ACTOR}ppo_{size}") for size in ("mini_batch_size", "micro_batch_size_per_gpu"))
+    group, parallel = _number(keys, f"{ROLLOUT}n") or 1, _number(keys, f"{ACTOR}ulysses_sequence_parallel_size") or 1
+    gpus = (_number(keys, "trainer.n_gpus_per_node") or 8) * (_number(keys, "trainer.nnodes") or 1)
+    if mini is not None and micro is not None and not _is(keys, f"{ACTOR}use_dynamic_bsz"):
+        share = mini * group * parallel / gpus
+        if micro > share:
+            sentences["micro-batch-above-mini-batch"] = (
+                f"ppo_micro_batch_size_per_gpu={micro:g}: a GPU's share of a mini batch is {mini:g} prompts * {group:g}"
+                f" completions / {gpus:g} GPUs = {share:g} sequences"
+            )
+    if _is(keys, f"{ROLLOUT}free_cache_engine") and _is(keys, f"{ROLLOUT}enforce_eager", "false"):
+        sentences["cache-and-graphs"] = (
+            "free_cache_engine=True with enforce_eager=False: older verl asserts that enforce_eager is True then"
+        )
+    if _is(keys, "algorithm.filter_groups.enable"):
+        sentences["filter-groups"] = (
             "algorithm.filter_groups.enable=True: DAPO's own trainer (recipe.dapo) samples again, verl.trainer.main_ppo"
-            " passes over it; see that train/num_gen_batches is logged"
+            " ignores it; check that train/num_gen_batches is logged"
         )
-
-
-@VERL_CONFIG_RULES.rule("note", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu")
-def unequal_micro_batches(written: Written) -> Iterator[str]:
-    """Old and new log-probs are computed in batches of different sizes, so that they differ by rounding."""
-    old = _number(written, f"{ROLLOUT}log_prob_micro_batch_size_per_gpu")
-    new = _number(written, f"{ACTOR}ppo_micro_batch_size_per_gpu")
-    narrow = _number(written, f"{ACTOR}clip_ratio_high") or _number(written, f"{ACTOR}clip_ratio") or 0.2
-    if old and new and old != new and narrow < NARROW:
-        yield (
-            f"log_prob_micro_batch_size_per_gpu={old:g}, ppo_micro_batch_size_per_gpu={new:g}: bfloat16 rounds the two"
-            f" passes differently, and a clip range of {narrow:g} may clip that in the first update"
+    old = _number(keys, f"{ROLLOUT}log_prob_micro_batch_size_per_gpu")
+    narrow = _number(keys, f"{ACTOR}clip_ratio_high") or _number(keys, f"{ACTOR}clip_ratio") or 0.2
+    if old and micro and old != micro and narrow < NARROW:
+        sentences["unequal-micro-batches"] = (
+            f"log_prob_micro_batch_size_per_gpu={old:g}, ppo_micro_batch_size_per_gpu={micro:g}: bfloat16 rounds the"
+            f" two passes differently, and a clip range of {narrow:g} may clip that in the first update"
         )
+    return sentences

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from grpolab.errors import RequestError, printable
 from grpolab.framework_names import FRESH_BATCH, LOG_NAMES, LOG_ONLY, TRL_NAMES, VERL_NAMES
 from grpolab.identity import dotted
-from grpolab.vocabulary import METRICS
+from grpolab.meanings import METRICS
 
 LoggedRow = Mapping[str, Any]
 Columns = Mapping[str, NDArray[np.float64]]

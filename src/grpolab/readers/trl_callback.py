@@ -21,12 +21,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from grpolab.errors import Damaged
 from grpolab.framework_names import LOG_NAMES, TRL_NAMES
 from grpolab.identity import signature
+from grpolab.meanings import METRICS
 from grpolab.paths import Results, plain, write_json_atomic, write_text_atomic
-from grpolab.run.folder import Heartbeat, Journal, Outcome, Tail, conclude, line
+from grpolab.run.folder import Heartbeat, Journal, Outcome, conclude, line
 from grpolab.run.lease import Lease, LeaseLost
 from grpolab.run.provenance import of_program
+from grpolab.run.watch import Tail
 from grpolab.terminal import say
-from grpolab.vocabulary import COMPLETED, DIVERGED, METRICS
+from grpolab.vocabulary import COMPLETED, DIVERGED
 
 # Arguments of TRL that are called here as there.
 SAME = ("beta", "num_iterations", "max_grad_norm", "loss_type", "epsilon", "epsilon_high", "delta")

@@ -19,9 +19,11 @@ from grpolab.report.journals import NOT_RECORDED, kind_of_cpu
 from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import at, is_share, measure
 from grpolab.report.reference import outcome_at, studies_of
-from grpolab.report.statistics.power import POWER, detectable_difference, detectable_rate_difference
 from grpolab.report.statistics.tests import (
+    POWER,
     Difference,
+    detectable_difference,
+    detectable_rate_difference,
     holm,
     paired_difference,
     rate_difference,

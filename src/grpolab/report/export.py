@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpolab.errors import RequestError
+from grpolab.meanings import CLIP_METRIC, METRICS, POSITIONS, convention
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report.journals import NUMBERS, TABLES, at_quarters
 from grpolab.report.load import study_of
@@ -19,17 +20,8 @@ from grpolab.report.measures import run_numbers
 from grpolab.report.plans import Plan, read_plan
 from grpolab.report.reference import read_all
 from grpolab.report.statistics.looks import LOOKS
-from grpolab.vocabulary import (
-    CLIP_METRIC,
-    DAMAGED,
-    LEVELS,
-    METRICS,
-    POSITIONS,
-    QUANTILES,
-    SIGNS,
-    convention,
-    quantile_metric,
-)
+from grpolab.study_names import not_planned
+from grpolab.vocabulary import DAMAGED, LEVELS, QUANTILES, SIGNS, quantile_metric
 
 # Metrics of the updates that are kept. Updates and histograms are the bulk; of the other tables everything is kept.
 _UPDATE_METRICS = (
@@ -61,7 +53,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     with holes would be taken for the truth), or what is there has another results_version or lock file.
     """
     if not results.plan(study).is_file():
-        raise results.not_planned(study)
+        raise not_planned(results, study)
     whole = read_plan(results.plan(study))
     plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
     committed = [read_plan(file) for file in sorted(results.reference.glob("plans/*.json"))] if append else []

@@ -13,12 +13,13 @@ import pandas as pd
 
 from grpolab.errors import RequestError
 from grpolab.identity import SIGNATURE_LENGTH, dotted, short_hash
+from grpolab.meanings import METRICS
 from grpolab.paths import Results
 from grpolab.records import outcome_or_damage, read_provenance, read_settings
 from grpolab.report.journals import read_samples
 from grpolab.report.plans import read_plan
 from grpolab.report.text import NONE, count, estimate, number, p_equals, signed
-from grpolab.vocabulary import DAMAGED, METRICS
+from grpolab.vocabulary import DAMAGED
 
 WIDTH = 110
 CLIP_MARKS = {"low": "v", "high": "^", "": ""}

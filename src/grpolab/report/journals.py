@@ -23,10 +23,11 @@ from pyarrow import feather
 
 from grpolab.errors import Damaged
 from grpolab.identity import in_words
+from grpolab.meanings import METRICS, POSITIONS
 from grpolab.paths import Results, write_atomic
 from grpolab.records import check_journal, check_provenance, parse_lines, read_provenance
 from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes, read_outcome
-from grpolab.vocabulary import DAMAGED, METRICS, POSITIONS, RESULTS
+from grpolab.vocabulary import DAMAGED, RESULTS
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
 NUMBERS = "numbers"

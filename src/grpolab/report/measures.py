@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from grpolab.errors import RequestError, near_matches
+from grpolab.meanings import METRICS
 from grpolab.quantities import QUANTITIES, SCORES, SHARES, Thresholds
 from grpolab.report.journals import column
 from grpolab.report.load import KEYS, StudyRuns
@@ -20,7 +21,7 @@ from grpolab.report.statistics import intervals
 from grpolab.report.statistics.intervals import LEAST_RUNS, LEAST_TASKS, Band, Interval
 from grpolab.report.statistics.tests import Difference, paired_difference, welch_difference
 from grpolab.report.text import count
-from grpolab.vocabulary import METRICS, SIGNS, quantile_metric
+from grpolab.vocabulary import SIGNS, quantile_metric
 
 # Factors along which a study asks how far its findings carry, with the unit of their levels (`0.13M`, `48`).
 SCALES = {"size": "parameters", "length": "tokens"}

@@ -8,6 +8,7 @@ from typing import Any
 from grpolab import records
 from grpolab.errors import Damaged
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
+from grpolab.study_names import not_planned
 from grpolab.vocabulary import FIGURES, GONE_FIGURES, LOOKS
 
 Plan = dict[str, Any]
@@ -32,7 +33,7 @@ def plans_of(results: Results, name: str) -> list[Plan]:
 
     def plan_of(study: str) -> Plan:
         if not path_of(study).is_file():
-            raise results.not_planned(study)
+            raise not_planned(results, study)
         return read_plan(path_of(study))
 
     whole = plan_of(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.loading import make_policy
-from grpolab.grpo.loss import CORE
+from grpolab.grpo.loss import CORE, LossRecipe
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
@@ -43,13 +43,14 @@ def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) 
     held_out = task.examples("evaluation", settings.evaluation.items)
     needs_reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
     reference = policy.frozen_copy() if needs_reference else None
+    logs_frameworks = settings.framework or settings.diagnostics.clip_conventions
     learner = Learner(
         settings=settings,
         objective=settings.objective,
         collector=Collector(settings, train, score, reference, chat, processes),
-        recipe=resolve(FRAMEWORKS[settings.framework]).recipe if settings.framework else CORE,
+        recipe=loss_recipe(settings.framework),
         processes=processes,
-        **_logged_metrics(settings),
+        framework_metrics=partial(resolve(LOGGED_METRICS), settings) if logs_frameworks else lambda update: {},
     )
     evaluator = Evaluator(
         task=task,
@@ -75,8 +76,7 @@ def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) 
     return RunParts(settings, learner, evaluator, state, dataset)
 
 
-def _logged_metrics(settings: Resolved) -> dict[str, Any]:
-    """Return the function that computes what frameworks log of an update, where the settings ask for it."""
-    if not (settings.framework or settings.diagnostics.clip_conventions):
-        return {}
-    return {"framework_metrics": partial(resolve(LOGGED_METRICS), settings)}
+def loss_recipe(framework: str | None) -> LossRecipe:
+    """Return the steps of the loss as a framework computes them; the core's own for None."""
+    recipe: LossRecipe = resolve(FRAMEWORKS[framework]).recipe if framework else CORE
+    return recipe

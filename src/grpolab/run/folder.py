@@ -1,18 +1,15 @@
-"""A run's folder: its journal, progress and outcome. Watchers import it too, so it needs no torch.
+"""A run's folder: its journal, progress and outcome. It needs no torch, because commands that watch runs import it.
 
 A journal is one strict-JSON object a line, appended; a resume cuts it back to the checkpoint.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import socket
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from grpolab.errors import Damaged, RequestError
 from grpolab.identity import is_library
 from grpolab.paths import json_bytes, plain, write_atomic, write_json_atomic, write_new
 from grpolab.run.lease import LeaseLost
-from grpolab.run_files import parse_object, read_outcome
+from grpolab.run_files import read_outcome
 from grpolab.terminal import say
 from grpolab.vocabulary import FAILED
 
@@ -86,67 +83,6 @@ class Journal:
         """Flush and close; closed also where the disk is full. Raises as `sync`."""
         with self._file:
             self.sync()
-
-
-class Tail:
-    """Follows a journal that grows and gives each complete line once.
-
-    A file that was cut back, or whose lines no longer begin where they did, is read again from its start: its reader
-    must accept a record twice.
-    """
-
-    def __init__(self, path: Path, beginning: bytes = b"") -> None:
-        """Follow `path`; lines that do not start with `beginning` are left out, unparsed."""
-        self._path, self._beginning = path, beginning
-        self._offset = 0
-        self.restarts = 0  # how often the file was read again from its start
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return the records since the last call. Raises Damaged where the first lines are no records."""
-        try:
-            with self._path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
-                    self._restart()
-                file.seek(self._offset)
-                lines = file.read()
-        except FileNotFoundError:
-            return []
-        lines = lines[: lines.rfind(b"\n") + 1]  # the last line may be incomplete
-        try:
-            kept = [line for line in lines.splitlines() if line.startswith(self._beginning)]
-            records = [parse_object(line, str(self._path)) for line in kept]
-        except Damaged:
-            if not self._offset:
-                raise
-            self._restart()
-            return self.read()
-        self._offset += len(lines)
-        return records
-
-    def _restart(self) -> None:
-        self._offset = 0
-        self.restarts += 1
-
-
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold a file's lock (`flock`) among this machine's processes; wait for another holder to release it or die."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def is_held(path: Path) -> bool:
-    """Say whether a process holds the file's lock now."""
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that only ask do not see each other
-    except BlockingIOError:
-        return True
-    except OSError:  # no such file: nobody has ever held it
-        return False
-    return False
 
 
 INTERVAL = 1.0  # least seconds between two beats

@@ -17,7 +17,7 @@ from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, hub_commit
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
-from grpolab.vocabulary import evaluated
+from grpolab.vocabulary import evaluation_metrics
 
 LEAST_FREE_BYTES = 200 * 2**20
 
@@ -44,7 +44,7 @@ def check(settings: Resolved, results: Results) -> list[str]:
         if not of_files:
             problems += [] if of_model else _check_prompts(settings, task)
             try_score(settings.reward, task, task.examples("evaluation", 1)[0])
-        measured, rule = evaluated(task.unique_answer), settings.early_stop
+        measured, rule = evaluation_metrics(task.unique_answer), settings.early_stop
         if rule and rule.metric not in measured:
             problems.append(
                 f"early_stop.metric={rule.metric} is not measured with task={settings.task.name}:"

@@ -16,13 +16,13 @@ from grpolab.registry import FAULTS, GROUP_BASELINES, SURROGATES
 from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings, Share
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
-from grpolab.vocabulary import METRICS
+from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
 
 if TYPE_CHECKING:
     EvaluationMetric: TypeAlias = str
     FaultName: TypeAlias = str
 else:  # names of the vocabulary and of the registry; the checker cannot know them
-    EvaluationMetric = Literal[tuple(metric.name for metric in METRICS.values() if metric.kind == "evaluation")]
+    EvaluationMetric = Literal[tuple(dict.fromkeys((*EXACT_EVALUATION, *SAMPLED_EVALUATION)))]
     FaultName = Literal[tuple(FAULTS)]
 
 
@@ -40,7 +40,7 @@ class EvaluationSettings(Settings):
 
 
 class DiagnosticsSettings(Settings):
-    """What is measured beyond the cheap; each switch removes its cost."""
+    """Optional measurements; each switch removes its cost."""
 
     quantiles: bool = Field(description="Ratio quantiles by level and advantage sign, at every optimiser step.")
     counterfactual: bool = Field(description="What other epsilons would have clipped, at every optimiser step.")

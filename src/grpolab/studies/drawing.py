@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, write_csv_atomic
+from grpolab.paths import Results, write_text_atomic
 from grpolab.terminal import say
 
 if TYPE_CHECKING:
@@ -56,5 +58,12 @@ def ensure_geometry(results: Results) -> None:
         return
     from grpolab.report import surrogate_tables
 
-    write_csv_atomic(results.geometry, surrogate_tables.curve_table())
-    write_csv_atomic(results.surface, surrogate_tables.surface_table())
+    for file, rows in (
+        (results.geometry, surrogate_tables.curve_table()),
+        (results.surface, surrogate_tables.surface_table()),
+    ):
+        text = io.StringIO()
+        writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text_atomic(file, text.getvalue())

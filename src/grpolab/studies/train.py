@@ -12,6 +12,7 @@ from typing import Any
 from grpolab.paths import Results, commit, is_refusal, project_root
 from grpolab.run.folder import describe_error, record_failure
 from grpolab.studies import drawing
+from grpolab.study_names import find_namesake
 from grpolab.sweep.engine import TICK_SECONDS
 from grpolab.sweep.jobs import RUN, WARM_START, Job, check_runs, run_job, warm_start_jobs, write_plan
 from grpolab.sweep.launch import interruptible, mirrored, say_end, say_unmoved
@@ -38,7 +39,7 @@ def train(cell: Cell, name: str, overrides: Sequence[str], events: Events | None
     """
     refuse_taken_name(name)
     settings, results, problems = cell.settings, Results.open(cell.settings.machine.results), list[str]()
-    if problem := results.namesake(name, ""):
+    if problem := find_namesake(results, name, ""):
         problems.append(f"study {name}: {problem}")
     if launcher := settings.machine.launcher:
         problems.append(f"launcher={launcher.name} is for several runs: use `grpolab train -m`, or launcher=null")

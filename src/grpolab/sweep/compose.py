@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from grpolab.credentials import plain_secrets, secrets_named
+from grpolab.credentials import REFERENCE, is_secret_name, reveals
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import project_root
 from grpolab.run.memory import with_micro_batches
@@ -149,6 +149,28 @@ def _apply(override: Override, config: DictConfig, problems: list[str]) -> None:
         problems.append(f"{show(override.input_line)} cannot be applied: its brackets are nested too deeply")
 
 
+def _name_secrets(resolved: Any, written: Any, key: str = "") -> Any:
+    """Return the `resolved` values, but for a secret the reference to its variable, as it was `written`."""
+    if isinstance(written, dict):
+        return {name: _name_secrets(resolved[name], item, str(name)) for name, item in written.items()}
+    if isinstance(written, list):
+        return [_name_secrets(*pair, key) for pair in zip(resolved, written, strict=True)]
+    names = [match[1] for match in REFERENCE.finditer(written)] if isinstance(written, str) else []
+    return written if names and (reveals(key, resolved) or any(map(is_secret_name, names))) else resolved
+
+
+def _find_secrets(value: Any, key: str) -> Iterator[str]:
+    """Yield the dotted keys below `key` whose value is a secret, not the name of one."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _find_secrets(item, f"{key}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _find_secrets(item, key)
+    elif not REFERENCE.search(str(value)) and reveals(key.rpartition(".")[2], value):
+        yield key
+
+
 def _plain_values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
     """Return the values with interpolations resolved; append a sentence for each that is missing."""
     try:
@@ -159,11 +181,11 @@ def _plain_values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
     task = container.get("task") if isinstance(container, dict) else None
     if isinstance(task, dict) and task.get("options"):
         # In a user's own options, which are free, a secret stays the name of the variable that holds it.
-        task["options"] = secrets_named(task["options"], OmegaConf.to_container(config.task.options))
+        task["options"] = _name_secrets(task["options"], OmegaConf.to_container(config.task.options))
         problems += [
             f"{key} is a secret, and would be written down with every run: set NAME=... in the environment, and give"
             f" {key}='${{oc.env:NAME}}'"
-            for key in plain_secrets(task["options"], "task.options")
+            for key in _find_secrets(task["options"], "task.options")
         ]
 
     def clean(node: Any, key: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.framework_names import our_names
+from grpolab.framework_names import suggest_our_names
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import NO_VALUE, Composer
 from grpolab.sweep.schema import Schema, describe, options, resolve, root, show
@@ -58,7 +58,7 @@ def help_text(wanted: Sequence[str] = ()) -> str:
         lines += texts
         if not texts:
             near = near_matches(name, {key for key, _ in (*groups, *keys)})
-            hint = f": write {ours}" if (ours := our_names(name)) else near
+            hint = f": write {ours}" if (ours := suggest_our_names(name)) else near
             problems.append(f"{name} is unknown{hint}; `grpolab train --help` lists every key")
     if problems:
         raise RequestError(problems)
@@ -97,7 +97,7 @@ def guess_key(word: str) -> str:
     """Return the key or group that a word most likely means, by its end or another framework's name; or ''."""
     names = list_names()
     ends = [name for name in names if name.endswith(f".{word}")]
-    theirs = our_names(word).partition(" ")[0].rstrip(",")
+    theirs = suggest_our_names(word).partition(" ")[0].rstrip(",")
     return word if word in names else theirs or (ends[0] if len(ends) == 1 else "")
 
 

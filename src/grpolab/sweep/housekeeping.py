@@ -15,11 +15,12 @@ from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.content import file_sha256
 from grpolab.errors import Damaged, RequestError
 from grpolab.identity import absent, identified, in_words, keys_with_content, signature, unrecorded
-from grpolab.paths import Results, available, is_refusal, read_json, write_json_atomic
+from grpolab.paths import Results, is_refusal, read_json, write_json_atomic
 from grpolab.records import read_plan, read_provenance, read_settings
 from grpolab.run.folder import is_begun
 from grpolab.run.lease import Lease, is_taken
 from grpolab.run_files import JOURNAL, WEIGHTS, read_outcome, read_warm_start, weights_sha256
+from grpolab.study_names import available
 from grpolab.sweep.ledger import Record
 from grpolab.sweep.plan import plans
 from grpolab.terminal import say
@@ -141,7 +142,7 @@ def _import_plan(study: str, theirs: Results, ours: Results) -> str:
     plan, here = read_plan(theirs.plan(study)) or {}, read_plan(ours.plan(study))
     if plan.get("study") != study:
         raise RequestError(f"its plan there is that of {plan.get('study')}")
-    ours.refuse_outside(ours.plan(study))
+    _refuse_outside(ours, ours.plan(study))
     if here is None:
         write_json_atomic(ours.plan(study), plan)
     elif {**plan, "created": None, "commit": None} != {**here, "created": None, "commit": None}:
@@ -156,7 +157,7 @@ def _import_run(name: str, theirs: Results, ours: Results) -> str:
     outcome = read_outcome(folder) or {}
     if outcome.get("outcome") not in RESULTS or is_taken(folder):
         return "left there without a result"
-    ours.refuse_outside(target)
+    _refuse_outside(ours, target)
     if is_begun(target) or is_taken(target):
         here = read_outcome(target)
         if here is None:
@@ -179,7 +180,7 @@ def _import_warm_start(made: Record, theirs: Results, ours: Results) -> None:
     name = made.get("signature", "")
     folder, target = theirs.warm_start(name), ours.warm_start(name)
     _list_files(folder, theirs)
-    ours.refuse_outside(target)
+    _refuse_outside(ours, target)
     here, there = read_warm_start(target), read_warm_start(folder)
     if there is None or there["sha256"] != made["sha256"]:
         raise RequestError(f"its warm start {name} is not the one in {folder}")
@@ -227,6 +228,14 @@ def _check_content(folder: Path, outcome: Record) -> None:
     for key, sha256 in hashes.items():
         if outcome[key] != sha256:
             raise RequestError(f"its files do not have the {key} of its outcome.json")
+
+
+def _refuse_outside(results: Results, path: Path) -> None:
+    """Raise Damaged if a link leads `path` out of the results folder; its top folders may be links themselves."""
+    top = results.root / path.relative_to(results.root).parts[0]
+    to = os.path.realpath(path)
+    if not Path(to).is_relative_to(os.path.realpath(top)):
+        raise Damaged(f"{path} leads out of {top}, to {to}: nothing is written there")
 
 
 def _list_files(folder: Path, theirs: Results) -> list[Path]:

@@ -19,6 +19,7 @@ from grpolab.run.lease import is_taken
 from grpolab.run_files import read_outcome, read_warm_start
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import task_title
+from grpolab.study_names import find_namesake
 from grpolab.sweep.ledger import RUNNING, CellState, cell_state, committed_outcomes, set_failure_aside
 from grpolab.sweep.plan import Cell, Plan
 from grpolab.vocabulary import COMPLETED, DAMAGED, FAILED, MISSING, RESULTS
@@ -129,7 +130,7 @@ class Request:
         problems = [
             f"study {plan.study.name}: {problem}"
             for plan in plans
-            if (problem := self.results.namesake(plan.study.name, plan.study.file))
+            if (problem := find_namesake(self.results, plan.study.name, plan.study.file))
         ]
         dealt = max(run.data_parallel or 1 for run in settings)
         if dealt > 1:

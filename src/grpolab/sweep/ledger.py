@@ -20,9 +20,10 @@ from typing import Any
 from grpolab.errors import Damaged
 from grpolab.paths import Results, read_json
 from grpolab.records import outcome_or_damage, read_plan
-from grpolab.run.folder import Tail
 from grpolab.run.lease import is_taken
+from grpolab.run.watch import Tail
 from grpolab.run_files import parse_object
+from grpolab.study_names import not_planned
 from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Record = dict[str, Any]
@@ -106,7 +107,7 @@ def study_states(results: Results, study: str) -> dict[str, list[CellState]]:
     """
     plan = read_plan(results.plan(study))
     if plan is None:
-        raise results.not_planned(study)
+        raise not_planned(results, study)
     if plan["includes"]:
         return {name: cells for part in plan["includes"] for name, cells in study_states(results, part).items()}
     committed = committed_outcomes(results)

@@ -15,10 +15,11 @@ from hydra.errors import HydraException
 from pydantic import ValidationError
 
 from grpolab.errors import RequestError
-from grpolab.paths import STUDY_NAME, available
+from grpolab.paths import STUDY_NAME
 from grpolab.quantities import Thresholds
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
+from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell, Plan, expand, plan_document
 from grpolab.sweep.schema import MOST_LETTERS, Factors, sentences, show

@@ -10,12 +10,13 @@ from typing import Any
 
 from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.paths import available, project_root
+from grpolab.paths import project_root
 from grpolab.registry import SURROGATES
 from grpolab.run.memory import parameters
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import task_title
+from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.registration import find_registrations, hypothesis_texts
 from grpolab.sweep.schema import show, unknown

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from grpolab.errors import format_value, near_matches, shorten
-from grpolab.framework_names import our_names
+from grpolab.framework_names import suggest_our_names
 from grpolab.identity import dotted
 from grpolab.paths import STUDY_NAME
 from grpolab.settings import Seed
@@ -121,7 +121,7 @@ def _unknown_key(key: str, value: Any, beside: list[str], also: Sequence[str]) -
     if "." in key or not also:
         return [f"{key} is unknown{near_matches(key, beside)}; allowed here: {', '.join(beside)}"]
     given = [name for name, _ in dotted({key: value})] or [key]
-    if hints := {name: hint for name in given if (hint := our_names(name))}:
+    if hints := {name: hint for name in given if (hint := suggest_our_names(name))}:
         return [f"{name} is unknown: write {hint}" for name, hint in hints.items()]
     near = near_matches(key, dict.fromkeys([*beside, *also]))
     return [f"{key} is unknown{near}; `grpolab train --help` lists every key"]

@@ -17,9 +17,10 @@ from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, create
 
 from grpolab.bounded import parse_yaml, read_text
 from grpolab.errors import RequestError
-from grpolab.paths import study_file, within_project
+from grpolab.meanings import METRICS
 from grpolab.quantities import GAINS, LABELS, QUANTITIES, Thresholds
 from grpolab.settings.run import RunSettings
+from grpolab.study_names import study_file, within_project
 from grpolab.sweep.schema import (
     MOST_VARIANTS,
     NAME,
@@ -37,7 +38,7 @@ from grpolab.sweep.schema import (
     unknown_levels,
 )
 from grpolab.sweep.tuning.settings import Tuning, named_tunings, with_tuned_values
-from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, LOOKS, METRICS
+from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, LOOKS
 
 LEAST_ARMS = 3  # of a trend; two are a contrast
 

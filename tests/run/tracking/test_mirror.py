@@ -10,7 +10,7 @@ import yaml
 from fake_runs import STUDY, T0, FakeRun, assert_equal_to_journals, mirror, points, study, tracked, uri
 from mlflow import MlflowClient
 
-from grpolab import vocabulary
+from grpolab import meanings
 from grpolab.paths import Results, write_json_atomic
 from grpolab.run.tracking import pages
 from grpolab.run.tracking.mirror import StudyMirror
@@ -39,7 +39,7 @@ def test_a_run_is_mirrored_with_its_tags_params_data_and_artifacts(results: Resu
         **{"task": "addition", "factor.task": "addition", "seed": "0", "outcome": "completed"},
         "signature": cell["signature"],
     }
-    assert tags.keys() - vocabulary.TAGS.keys() == {"clip", "factor.task"}, "one for each factor of the study"
+    assert tags.keys() - meanings.TAGS.keys() == {"clip", "factor.task"}, "one for each factor of the study"
     assert (run.info.status, run.info.start_time, run.info.end_time) == ("FINISHED", T0, T0 + 300)
     assert (run.data.params["task.digits"], run.data.params["epsilon_high"]) == ("2", "inf")
     assert not any(name.startswith("machine") for name in run.data.params)

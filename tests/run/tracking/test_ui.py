@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from fake_runs import FakeRun, mirror, study, uri
 
-from grpolab import vocabulary
+from grpolab import meanings
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.run.tracking import pages, ui
@@ -37,7 +37,7 @@ def test_the_shipped_view_groups_by_variant_and_begins_with_the_primary_metric(t
     state = json.loads(zlib.decompress(base64.b64decode(view.removeprefix("deflate;"))))
     assert state["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "line"}]
     assert state["compareRunCharts"][0]["metricKey"] == plan["primary_metric"]
-    assert {chart["metricKey"] for chart in state["compareRunCharts"]} <= vocabulary.METRICS.keys()
+    assert {chart["metricKey"] for chart in state["compareRunCharts"]} <= meanings.METRICS.keys()
 
 
 def test_a_port_that_is_taken_is_passed_over() -> None:

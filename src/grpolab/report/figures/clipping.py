@@ -8,13 +8,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 from numpy.typing import NDArray
 
+from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN, MEAN_DOTS, OVER_TIME, Drawing, NotDrawnError, Sheet, smoothed
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, clip_ceiling, run_means
 from grpolab.report.statistics.intervals import share_band, share_interval, t_band
 from grpolab.report.style import QUIET, ArmStyle, arm_styles
-from grpolab.vocabulary import CLIP_METRIC, EXCESS_EDGES, SIGNS, convention
+from grpolab.vocabulary import EXCESS_EDGES, SIGNS
 
 
 def draw_clip_fraction(study: StudyRuns) -> Drawing:

@@ -22,8 +22,14 @@ from grpolab.report.measures import (
     stability_table,
 )
 from grpolab.report.statistics import intervals
-from grpolab.report.statistics.curves import kaplan_meier, time_to_threshold
-from grpolab.report.statistics.intervals import LEAST_FOR_BOOTSTRAP, REPLICATES, Interval, TooFewError
+from grpolab.report.statistics.intervals import (
+    LEAST_FOR_BOOTSTRAP,
+    REPLICATES,
+    Interval,
+    TooFewError,
+    kaplan_meier,
+    time_to_threshold,
+)
 from grpolab.report.statistics.tests import wilson
 from grpolab.report.style import QUIET
 from grpolab.report.text import estimate, number

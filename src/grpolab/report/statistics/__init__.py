@@ -1,8 +1,8 @@
-"""Statistics for a handful of seeds: pure functions on arrays, each with its source and what it refuses.
+"""Statistics for a handful of seeds: pure functions on arrays, each with its source.
 
-Dimension letters: S seeds, T tasks, A arms, X points, L levels, R replicates. Arms share warm start, prompts and noise
-with their seed, so differences are taken seed by seed.
+Dimension letters: S seeds, T tasks, A arms, X points, L levels, R replicates; a function states the shapes it takes.
+Arms share warm start, prompts and noise with their seed, so differences are taken seed by seed.
 
-Where a gap is an honest answer (a band with one seed, a rate without runs), the result is NaN. Where a number would say
-more than the data do, TooFewError is raised; its text is the sentence for the report.
+A number that does not exist is NaN (the interval of one seed, the rate of no runs). TooFewError is raised where a
+number would say more than the data do; the report prints its text.
 """

@@ -1,9 +1,8 @@
-"""Tests: differences of two arms by seed, rates of runs, groups without shared seeds, trends along ordered levels.
+"""Tests: differences of two arms by seed, rates of runs, unpaired groups, trends; and what they could have found.
 
-The sign test and Wilson's interval are written out: scipy's differ in the last bits, and committed tables hold these.
-Holm's is four lines; only statsmodels has it, which nothing else here needs. `scipy.stats` takes three quarters of a
-second to import, most of what a first screen may take: Benjamini and Hochberg's is written out, and what needs the
-package imports it when it is called.
+Some are written out although scipy has them. `scipy.stats` takes three quarters of a second to import, most of the
+time of a report's first screen, so functions that need it import it when they are called. And scipy's sign test and
+Wilson interval differ from these in the last bits, which committed tables hold.
 """
 
 from __future__ import annotations
@@ -19,17 +18,18 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from grpolab.report.statistics.intervals import CONFIDENCE, Interval, share_interval, t_interval
+from grpolab.report.statistics.looks import ALPHA
 
-FLIPPED_SEEDS = 24  # of which all signs are tried; 30 would be 2**30 sums
-EXACT_LEVELS = 7  # of a trend: all orders are tried; above, the normal approximation
-# Differences closer to each other than this share of the values are one number, rounded.
-ROUNDING = 1e-12
+FLIPPED_SEEDS = 24  # of up to so many seeds all signs are tried; 30 would be 2**30 sums
+EXACT_LEVELS = 7  # of up to so many levels all orders are tried; beyond, the normal approximation
+ROUNDING = 1e-12  # differences whose range is below this share of the values are one number, rounded
+POWER = 0.8
 
 
 class Difference(NamedTuple):
-    """Mean of the differences over `n` shared seeds, its interval, and p that it is 0.
+    """The mean of the differences over `n` shared seeds, its interval, p that it is 0, and their standard deviation.
 
-    `sd` is the differences' standard deviation. NaN where there is none.
+    NaN marks what cannot be computed.
     """
 
     effect: float
@@ -41,11 +41,11 @@ class Difference(NamedTuple):
 
 
 def paired_difference(of: pd.Series, minus: pd.Series) -> Difference:
-    """`of - minus` by seed (the index of both): t-interval and paired t-test.
+    """Return `of - minus` by seed (the index of both) with t-interval and paired t-test.
 
-    Seeds that only one side has are left out, and p is NaN below two shared seeds. Where the t-test has nothing to work
-    with, the sign test gives p: differences without spread (labels, counts), or an infinite one (a run that diverged;
-    the effect is then the median).
+    Seeds that only one side has are left out; below two shared seeds p is NaN. The sign test gives p where the t-test
+    cannot: where the differences have no spread (labels, counts), or one is infinite (a run that diverged). The effect
+    is then the median.
     """
     pairs = pd.DataFrame({"of": of, "minus": minus}).astype("float64").dropna()
     of_S, minus_S = pairs["of"].to_numpy(), pairs["minus"].to_numpy()
@@ -64,13 +64,35 @@ def paired_difference(of: pd.Series, minus: pd.Series) -> Difference:
 
 
 def sign_test(values_S: NDArray) -> float:
-    """Exact two-sided p that values are as often above 0 as below; ties count for neither."""
+    """Return the exact two-sided p that values are as often above 0 as below; ties are left out. Shape: (S,)."""
     above, below = int((values_S > 0).sum()), int((values_S < 0).sum())
     return min(1.0, 2 * float(special.bdtr(min(above, below), above + below, 0.5)))
 
 
+@lru_cache
+def _signs(seeds: int) -> NDArray:
+    """Return every combination of signs: (2**S, S)."""
+    return 1.0 - 2 * (np.arange(2**seeds)[:, None] >> np.arange(seeds) & 1)
+
+
+def sign_flip(values_S: ArrayLike) -> float:
+    """Return the exact two-sided p that values are symmetric about 0: the share of sign flips with as large a sum.
+
+    Shape: (S,). All sums of one half of the seeds are added to all of the other half, so that 20 seeds take two tables
+    of 1,024. Above FLIPPED_SEEDS seeds 10,000 random flips are drawn, always the same ones.
+    """
+    values = np.asarray(values_S, dtype=np.float64)
+    least = abs(values.sum()) * (1 - 1e-12)
+    if len(values) > FLIPPED_SEEDS:
+        flips = np.random.default_rng(0).choice([-1.0, 1.0], (9999, len(values)))
+        return float((1 + (np.abs(flips @ values) >= least).sum()) / 10_000)
+    first, second = np.array_split(values, 2)
+    sums = np.add.outer(_signs(len(first)) @ first, _signs(len(second)) @ second)
+    return float((np.abs(sums) >= least).mean())
+
+
 def holm(p_values: Sequence[float]) -> NDArray:
-    """Holm's adjusted p-values of one family (Holm 1979). A NaN (a test that had no data) counts and stays NaN."""
+    """Return Holm's adjusted p-values of one family (1979). A NaN (a test without data) counts and stays NaN; (M,)."""
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p)  # NaN last
     stepped = np.nan_to_num(p[order], nan=1.0) * (len(p) - np.arange(len(p)))
@@ -80,7 +102,7 @@ def holm(p_values: Sequence[float]) -> NDArray:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> NDArray:
-    """q-values: the share of false findings among those at least as sure (Benjamini and Hochberg 1995). Shape: (M,).
+    """Return q-values (Benjamini and Hochberg 1995): the share of false findings among those with as small a p; (M,).
 
     To the bit what `scipy.stats.false_discovery_control` gives.
     """
@@ -93,22 +115,22 @@ def benjamini_hochberg(p_values: Sequence[float]) -> NDArray:
 
 
 def wilson(successes: int, n: int) -> Interval:
-    """A rate with Wilson's score interval (Wilson 1927); NaN without trials."""
+    """Return a rate with Wilson's score interval (1927); NaN without trials."""
     if n == 0:
         return Interval(np.nan, np.nan, np.nan, 0)
     z = float(special.ndtri((1 + CONFIDENCE) / 2))
     rate, scale = successes / n, 1 + z**2 / n
     centre = (rate + z**2 / (2 * n)) / scale
     half = z * np.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / scale
-    # At 0 and n of n the bound is exactly 0 and 1; rounding must not push it past.
+    # Of none and of all the bound is exactly 0 and 1; rounding must not push it past.
     low = 0.0 if successes == 0 else float(centre - half)
     return Interval(rate, low, 1.0 if successes == n else float(centre + half), n)
 
 
 def fisher(first: int, first_n: int, second: int, second_n: int) -> float:
-    """Two-sided p of Fisher's exact test (1922) that two arms have one rate; NaN where an arm has no runs.
+    """Return the two-sided p of Fisher's exact test (1922) that two arms have one rate; NaN where an arm has no runs.
 
-    It knows nothing of pairs: runs that share a seed and tend to fail together make it cautious, never bold.
+    The test ignores pairs: where runs of one seed tend to fail together, its p is too large, never too small.
     """
     if not first_n or not second_n:
         return np.nan
@@ -118,7 +140,7 @@ def fisher(first: int, first_n: int, second: int, second_n: int) -> float:
 
 
 def rate_difference(first: int, first_n: int, second: int, second_n: int) -> Difference:
-    """Difference of two counts of runs as rates: Newcombe's interval (1998, method 10) and Fisher's p; both unpaired.
+    """Return the difference of two rates with Newcombe's interval (1998, method 10) and Fisher's p; both unpaired.
 
     The interval lies between -1 and 1; `n` is the smaller number of runs. NaN without runs.
     """
@@ -132,14 +154,15 @@ def rate_difference(first: int, first_n: int, second: int, second_n: int) -> Dif
 
 
 def label_difference(of_ST: ArrayLike, minus_ST: ArrayLike) -> tuple[float, float]:
-    """Difference of two rates of labelled runs over T tasks, and its exact two-sided p, with the seed as the unit.
+    """Return the difference of two rates of labelled runs over T tasks, and its exact two-sided p.
 
-    A seed's runs of all tasks go to one arm or to the other together: how often one half of the 2S numbers of labelled
-    runs has a sum as far from the other half's? Of one task that is Fisher's test. Shapes: (S, T) of 0 and 1.
+    Shapes: (S, T) of 0 and 1. The unit is the seed: the runs of a seed on all tasks go to one arm or to the other
+    together. p is the share of ways to divide the 2S numbers of labelled runs between the arms whose sums differ by as
+    much. Of one task that is Fisher's test.
     """
     of, minus = np.asarray(of_ST, dtype=int), np.asarray(minus_ST, dtype=int)
     seeds, labelled = len(of), np.concatenate([of.sum(axis=1), minus.sum(axis=1)])
-    ways_KL = np.zeros((2 * seeds + 1, labelled.sum() + 1))  # how many choices of K numbers sum up to L
+    ways_KL = np.zeros((2 * seeds + 1, labelled.sum() + 1))  # number of choices of K numbers whose sum is L
     ways_KL[0, 0] = 1
     for number in labelled:
         ways_KL[1:, number:] += ways_KL[:-1, : ways_KL.shape[1] - number].copy()
@@ -149,33 +172,11 @@ def label_difference(of_ST: ArrayLike, minus_ST: ArrayLike) -> tuple[float, floa
     return float(of.mean() - minus.mean()), float(ways_L[as_far].sum() / ways_L.sum())
 
 
-@lru_cache
-def _signs(seeds: int) -> NDArray:
-    """Every combination of signs: (2**S, S)."""
-    return 1.0 - 2 * (np.arange(2**seeds)[:, None] >> np.arange(seeds) & 1)
-
-
-def sign_flip(values_S: ArrayLike) -> float:
-    """Exact two-sided p that values are symmetric about 0: how often flipped signs give as large a sum; (S,).
-
-    Half of the signs against the other half, so that 20 seeds are two tables of 1,024 sums. Above FLIPPED_SEEDS by
-    10,000 random flips, always the same.
-    """
-    values = np.asarray(values_S, dtype=np.float64)
-    least = abs(values.sum()) * (1 - 1e-12)
-    if len(values) > FLIPPED_SEEDS:
-        flips = np.random.default_rng(0).choice([-1.0, 1.0], (9999, len(values)))
-        return float((1 + (np.abs(flips @ values) >= least).sum()) / 10_000)
-    first, second = np.array_split(values, 2)
-    sums = np.add.outer(_signs(len(first)) @ first, _signs(len(second)) @ second)
-    return float((np.abs(sums) >= least).mean())
-
-
 def welch_difference(of: pd.Series, minus: pd.Series) -> Difference:
-    """Difference of the means of `of` and `minus` with its interval and p (Welch 1947): the spreads may differ.
+    """Return the difference of two means with the interval and p of Welch's test (1947): spreads may differ.
 
-    Values that are not finite are left out; `n` is the smaller group. No interval and no p below two values a side.
-    Groups without any spread differ surely, or not at all.
+    Values that are not finite are left out; `n` is the smaller group. Below two values a side there is no interval and
+    no p. Of groups without any spread p is 0, or 1 where they are equal.
     """
     sides = _finite(of, minus)
     n = min(map(len, sides))
@@ -193,7 +194,7 @@ def welch_difference(of: pd.Series, minus: pd.Series) -> Difference:
 
 
 def welch_error(of: pd.Series, minus: pd.Series) -> tuple[float, float]:
-    """Standard error of the difference of means and its degrees of freedom (Welch and Satterthwaite).
+    """Return the standard error of a difference of means and its degrees of freedom (Welch and Satterthwaite).
 
     Needs two values a side. Without any spread the error is 0, and the freedom that of the smaller group.
     """
@@ -209,27 +210,12 @@ def _finite(*sides: pd.Series) -> list[NDArray]:
     return [side[np.isfinite(side)].to_numpy(dtype=np.float64) for side in sides]
 
 
-def page_trend(values_SL: ArrayLike) -> float:
-    """p of Page's test that values rise along L ordered levels, ranked within each seed (Page 1963). Shape: (S, L).
-
-    Seeds with a gap (NaN) are left out, an infinity is a largest value; NaN with fewer than two seeds or three levels.
-    """
-    values = np.asarray(values_SL, dtype=np.float64)
-    complete = values[~np.isnan(values).any(axis=1)]
-    if complete.shape[0] < 2 or values.shape[1] < 3:
-        return np.nan
-    from scipy import stats
-
-    return float(stats.page_trend_test(complete).pvalue)
-
-
 def rank_trend(values_STL: ArrayLike) -> Difference:
-    """Kendall's tau of the values with the order of the levels, mean over seeds and tasks, with Page's p, two-sided.
+    """Return Kendall's tau of the values with the order of L levels, mean over seeds and tasks, and Page's p (1963).
 
     Shape: (S, T, L) or (S, L), every seed complete. tau is the share of pairs of levels that rise minus the share that
-    fall: 1 where every seed rises throughout. The unit is the seed: p is exact where all orders of its levels, the same
-    in all tasks, are equally likely; of one task without ties it is that of `page_trend`. NaN p with fewer than two
-    seeds or three levels.
+    fall: 1 where every seed rises throughout. p is two-sided, exact, and has the seed as its unit: all orders of a
+    seed's levels are equally likely, the same order in all tasks. NaN p below two seeds or three levels.
     """
     values = np.asarray(values_STL, dtype=np.float64)
     values = values[:, None] if values.ndim == 2 else values
@@ -244,7 +230,7 @@ def rank_trend(values_STL: ArrayLike) -> Difference:
 
 
 def _page_by_seed(values_STL: NDArray) -> float:
-    """Two-sided p of Page's statistic, the sum over seeds of levels times ranks: exact up to EXACT_LEVELS."""
+    """Return two-sided p of Page's statistic, the sum over seeds of levels times ranks: exact up to EXACT_LEVELS."""
     of, than = values_STL[..., :, None], values_STL[..., None, :]
     # Twice the ranks, for ties have halves: of L values, those below plus those not above, plus 1.
     ranks_SL = ((of > than).sum(axis=3) + (of >= than).sum(axis=3) + 1).sum(axis=1)
@@ -255,9 +241,47 @@ def _page_by_seed(values_STL: NDArray) -> float:
         return float(2 * special.ndtr(-abs((ranks_SL @ place_L).sum()) / spread)) if spread else 1.0
     orders_OL = np.array(list(permutations(range(levels))))
     sums_SO = ranks_SL @ orders_OL.T
-    chance_K = np.ones(1)
+    chance_K = np.ones(1)  # of each total over the seeds so far, counted from the smallest
     for sums_O in sums_SO:
         counts_K = np.bincount(sums_O - sums_O.min())
         chance_K = np.convolve(chance_K, counts_K / len(sums_O))
-    found = int((sums_SO[:, 0] - sums_SO.min(axis=1)).sum())  # the first order is the levels' own
-    return float(min(1.0, 2 * min(chance_K[: found + 1].sum(), chance_K[found:].sum())))
+    observed = int((sums_SO[:, 0] - sums_SO.min(axis=1)).sum())  # the first order is the levels' own
+    return float(min(1.0, 2 * min(chance_K[: observed + 1].sum(), chance_K[observed:].sum())))
+
+
+def detectable_difference(error: float, freedom: float, alpha: float = ALPHA) -> float:
+    """Return the true difference that a two-sided t-test finds with the chance POWER, given its standard error."""
+    from scipy import optimize
+
+    # Observed over true standard deviation of normal values, at K equally likely points: three digits of power.
+    spread_K = np.sqrt(2 * special.gammaincinv(freedom / 2, (np.arange(1000) + 0.5) / 1000) / freedom)
+    reach_K = -special.stdtrit(freedom, alpha / 2) * spread_K
+
+    def surplus(shift: float) -> float:
+        """Return P(p < alpha) where the true effect is `shift` standard errors, minus POWER."""
+        return float(np.mean(special.ndtr(shift - reach_K) + special.ndtr(-shift - reach_K))) - POWER
+
+    farthest = 2.0
+    while surplus(farthest) < 0:
+        farthest *= 2
+    return error * float(optimize.brentq(surplus, 0.0, farthest))
+
+
+def detectable_rate_difference(first_n: int, second: int, second_n: int, alpha: float = ALPHA) -> float | None:
+    """Return how far the first arm's true rate must lie from the second's observed one for Fisher's test to find it.
+
+    In hundredths, to the side with more room, with the chance POWER. None where no rate is far enough with so few runs.
+    """
+    from scipy import stats
+
+    rate = second / second_n
+    direction = 1 if rate <= 0.5 else -1
+    rejects_KM = np.array(
+        [[fisher(k, first_n, m, second_n) < alpha for m in range(second_n + 1)] for k in range(first_n + 1)]
+    )
+    chance_M = stats.binom.pmf(np.arange(second_n + 1), second_n, rate)
+    for gap in np.arange(1, int(100 * max(rate, 1 - rate)) + 1) / 100:
+        chance_K = stats.binom.pmf(np.arange(first_n + 1), first_n, np.clip(rate + direction * gap, 0, 1))
+        if chance_K @ rejects_KM @ chance_M >= POWER:
+            return float(gap)
+    return None

@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
-from grpolab.credentials import password_problem
+from grpolab.credentials import HTTP_USER, USER
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
 
@@ -26,6 +26,7 @@ SQLITE = "sqlite:///"
 WELL_FORMED = re.compile(
     r"sqlite:///[^?:]*[^?:/]|https?://[^/:]+(:[0-9]+)?(/.*)?|(postgresql|mysql|mssql)(\+\w+)?://.+"
 )
+OPTION = re.compile(r"(?:password|passwd|pwd|token|secret)\w*(?:=|%3D)[^&;%\s]+", re.IGNORECASE)
 ANSWER_SECONDS = 45.0  # how long a command waits for a server or a database, the import of mlflow included
 # Read by mlflow. No request is repeated, because a run whose answer was lost would be created twice; no connection is
 # kept to an SQLite file that may be replaced.
@@ -63,6 +64,17 @@ def sqlite_file(uri: str) -> Path | None:
 def is_server(uri: str) -> bool:
     """Return True for an MLflow server, False for a database that is opened directly."""
     return uri.startswith("http")
+
+
+def password_problem(uri: str) -> str | None:
+    """Return why a URI with a password or a token is refused; None if it has none."""
+    if not any(pattern.search(uri) for pattern in (USER, HTTP_USER, OPTION)):
+        return None
+    return (
+        "has a password in it, which would be written down with every run: leave it to the environment"
+        " (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN for a server, PGPASSWORD or"
+        " ~/.pgpass for PostgreSQL)"
+    )
 
 
 def check_store(uri: str) -> None:

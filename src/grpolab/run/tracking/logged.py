@@ -10,12 +10,13 @@ from mlflow.entities import Metric
 
 from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.identity import dotted
+from grpolab.meanings import METRICS, TAGS
 from grpolab.paths import Results, read_json
 from grpolab.records import parse_lines, read_plan, read_settings
 from grpolab.registry import SURROGATES
 from grpolab.run.lease import is_taken
 from grpolab.run_files import JOURNAL, TIMING, parse_object
-from grpolab.vocabulary import FAILED, METRICS, TAGS
+from grpolab.vocabulary import FAILED
 
 Record = dict[str, Any]
 MIRRORED = {metric.name for metric in METRICS.values() if metric.mirrored}

@@ -16,10 +16,11 @@ from grpolab.errors import Damaged, RequestError
 from grpolab.identity import SIGNATURE_LENGTH
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
 from grpolab.records import check_policy, read_provenance, read_result
-from grpolab.run.folder import exclusive, is_begun
+from grpolab.run.folder import is_begun
 from grpolab.run.tracking import logged, pages, sqlite_file
 from grpolab.run.tracking.logged import Record
 from grpolab.run.tracking.store import UNUSABLE, Store, describe_failure
+from grpolab.run.watch import exclusive
 from grpolab.run_files import JOURNAL, TIMING, WEIGHTS, read_outcome
 from grpolab.terminal import say
 

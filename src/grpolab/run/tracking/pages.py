@@ -12,7 +12,7 @@ import re
 import zlib
 from pathlib import Path
 
-from grpolab import vocabulary
+from grpolab import meanings, vocabulary
 from grpolab.quantities import LABELS
 from grpolab.run.tracking.logged import Record
 
@@ -64,7 +64,7 @@ def _page_state(plan: Record) -> Record:
     """Group runs by the tag `line`, best variant first; charts of HEADLINE, and a section for each prefix below."""
     primary_metric = plan["primary_metric"]
     headline = list(dict.fromkeys([primary_metric, *HEADLINE]))
-    names = [name for name, metric in vocabulary.METRICS.items() if metric.mirrored and "/" in name]
+    names = [name for name, metric in meanings.METRICS.items() if metric.mirrored and "/" in name]
     prefixes = dict.fromkeys(name.partition("/")[0] for name in names if name not in headline)
     sections = {"headline": "At a glance", **{name: name for name in prefixes}}
     return STATE | {

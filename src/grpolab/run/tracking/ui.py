@@ -16,6 +16,7 @@ from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
 from grpolab.records import read_plan
 from grpolab.run.tracking import check_store, set_environment, sqlite_file, synchronise
+from grpolab.study_names import not_planned
 from grpolab.terminal import say
 
 HOST = "127.0.0.1"
@@ -38,7 +39,7 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
     check_store(uri)
     plan = read_plan(results.plan(study))
     if plan is None:
-        raise results.not_planned(study)
+        raise not_planned(results, study)
     set_environment()
     parts = plan["includes"] or [study]
     if uri.startswith("http"):

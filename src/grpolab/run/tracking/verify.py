@@ -13,15 +13,16 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from grpolab.errors import Damaged, RequestError
+from grpolab.meanings import METRICS
 from grpolab.paths import Results
 from grpolab.records import read_result
-from grpolab.run.folder import exclusive, is_begun
+from grpolab.run.folder import is_begun
 from grpolab.run.tracking import logged, sqlite_file
 from grpolab.run.tracking.mirror import lock_path, run_name
 from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure, find_problem
+from grpolab.run.watch import exclusive
 from grpolab.run_files import JOURNAL
 from grpolab.terminal import say
-from grpolab.vocabulary import METRICS
 
 SHOWN = 5  # differences of a study that are printed
 TIMED = {metric.name for metric in METRICS.values() if metric.kind == "timing"}  # a resumed run has new ones

@@ -22,11 +22,11 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateSchema
 
-from grpolab.credentials import password_problem
 from grpolab.errors import RequestError, format_value
 from grpolab.identity import dotted
 from grpolab.paths import plain
 from grpolab.run.database import connected, reason_of
+from grpolab.run.tracking import SQLITE, password_problem
 from grpolab.settings.equalities import explain_equality
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
@@ -43,7 +43,7 @@ SHOWN_DIGITS = 4  # of a suggested number: what a person can copy
 FIXED = {"seed", "task", "reward", "evaluation", "diagnostics", "machine", "device", "dtype", "early_stop"}
 FIXED |= {"rollout_steps", "max_completions", "max_optimizer_steps", "max_seconds"}
 RECORD, IDENTITY = "record", "identity"  # attributes in the storage: of a trial, of an arm
-SQLITE, SERVERS = "sqlite:///", ("postgresql", "mysql")
+SERVERS = ("postgresql", "mysql")
 SCHEMA = "optuna"  # in PostgreSQL: MLflow's tables may be in the same database, and both have a table of one name
 
 Point = Mapping[str, Scalar]

@@ -20,14 +20,15 @@ from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_json_atomic, write_text_atomic
 from grpolab.run.database import reason_of
-from grpolab.run.folder import exclusive, is_held
+from grpolab.run.tracking import SQLITE
+from grpolab.run.watch import exclusive, is_held
 from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError
 from grpolab.sweep.jobs import Job, Request
 from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
 from grpolab.sweep.ledger import Record, duration
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
-from grpolab.sweep.tuning.arms import RECORD, SQLITE, TRIAL, ArmTrials, TunedStudy, open_storage, override
+from grpolab.sweep.tuning.arms import RECORD, TRIAL, ArmTrials, TunedStudy, open_storage, override
 from grpolab.sweep.tuning.search import WATCHED, Score, Tuner
 from grpolab.terminal import say, visible
 from grpolab.vocabulary import COMPLETE, FAILED, RUNNING

@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results, plain
 from grpolab.records import outcome_or_damage
-from grpolab.run.folder import Tail
+from grpolab.run.watch import Tail
 from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
 from grpolab.sweep.ledger import Record, first_line, last_row
 from grpolab.sweep.plan import Cell

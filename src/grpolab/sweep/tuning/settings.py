@@ -13,9 +13,10 @@ import yaml
 from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import available, project_root
+from grpolab.paths import project_root
 from grpolab.quantities import QUANTITIES
 from grpolab.settings import Count, Natural, Seed
+from grpolab.study_names import available
 from grpolab.sweep.schema import MOST_SEEDS, Different, Level, Overrides, Part, sentences, unknown
 
 Scalar = bool | int | float | str | None

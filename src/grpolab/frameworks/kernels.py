@@ -1,6 +1,6 @@
 """Surrogates of papers and frameworks that no study here compares. `registry.py` loads them by name.
 
-Their arguments and results are those of `surrogates.py`.
+Their arguments and results are those of `grpo/surrogates.py`.
 """
 
 from __future__ import annotations
