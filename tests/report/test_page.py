@@ -234,11 +234,8 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
     weaken(results, "no_clip", "stressed", 0.1)
     study = load(results, "clip_range")[-1]
     learns, collapses = regimes.find_unmet([study])
-    assert re.fullmatch(
-        r"1 NOT met: in addition/healthy the baseline `symmetric` gains \+0\.05\d \[.*\] \(3 seeds; asked: 0\.1 or"
-        r" more, the interval above 0\); arms are compared there with one that is not shown to learn, .*"
-        r"may be noise\.",
-        learns,
+    assert re.search(
+        r"^1 NOT met: in addition/healthy .*`symmetric` gains \+0\.05\d .*asked: 0\.1 or more.* noise", learns
     )
     assert collapses.startswith(
         "3 NOT met: in addition/stressed 0 of 3 runs of `no_clip` and 0 of 3 of `symmetric` are lost (asked: all, and"
