@@ -21,7 +21,7 @@ LONGEST_NUMBER = 40  # characters
 
 
 def read_text(path: str, largest: int = LARGEST) -> str:
-    """Return a file's text. Raises RequestError where it cannot be read, is no text or too large."""
+    """Return a file's text. Raises RequestError if it cannot be read, is no text or too large."""
     file = Path(path)
     if file.exists() and not file.is_file():  # a pipe would be waited for
         raise RequestError(f"{path} cannot be read: it is no file")
@@ -39,7 +39,7 @@ def read_text(path: str, largest: int = LARGEST) -> str:
 
 
 def read_mapping(path: str) -> dict[str, Any]:
-    """Return the mapping in a YAML or JSON file. Raises RequestError where it holds none."""
+    """Return the mapping in a YAML or JSON file. Raises RequestError if it holds none."""
     text = read_text(path)
     content = parse_json(path, text) if Path(path).suffix == ".json" else parse_yaml(path, text)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

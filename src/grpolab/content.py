@@ -204,7 +204,7 @@ def source_files(module: str, folder: Path) -> dict[str, bytes]:
 
 
 def _spec(name: str, places: list[str]) -> ModuleSpec | None:
-    """Find a module as Python would, in `places` too; None where it is none."""
+    """Find a module as Python would, in `places` too; None if it is none."""
     parent, _, _ = name.rpartition(".")
     if not parent:
         with suppress(ImportError, ValueError):  # the latter: a module that was made by hand
@@ -218,7 +218,7 @@ def _spec(name: str, places: list[str]) -> ModuleSpec | None:
 
 
 def _inside(package: str, places: list[str]) -> list[str]:
-    """Return the folders of a package's modules; none where it is no package."""
+    """Return the folders of a package's modules; none if it is no package."""
     spec = _spec(package, places)
     if spec is None or spec.submodule_search_locations is None:
         return []

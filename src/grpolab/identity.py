@@ -90,5 +90,5 @@ def short_hash(value: dict[str, Any]) -> str:
 
 
 def is_library(file: Path) -> bool:
-    """Say whether code is a library's, not the user's: Python's own, installed, or of this program."""
+    """Return True if code is a library's, not the user's: Python's own, installed, or of this program."""
     return "site-packages" in file.parts or any(file.is_relative_to(library) for library in _LIBRARIES)

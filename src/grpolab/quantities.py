@@ -1,4 +1,4 @@
-"""What a report says about a whole run: one number or label each, and where a number becomes a label.
+"""Numbers and labels of a whole run, and the thresholds at which a number becomes a label.
 
 `report/stability.py` computes them. A hypothesis may claim any of them, as it may any metric.
 """
@@ -69,7 +69,7 @@ SHARES = (
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where a quantity becomes a label. Judgement calls: a study file may set its own."""
+    """Values at which a quantity becomes a label. They are judgement calls: a study file may set its own."""
 
     tail: float = 0.10  # share of a run that 'first' and 'last' mean
     score_tail: float = 0.25  # share of the evaluations whose mean is the final score

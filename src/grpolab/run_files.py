@@ -34,12 +34,12 @@ _WARM_START: Types = {
 
 
 def read_object(path: Path) -> Record | None:
-    """Return the object in a JSON file; None where there is no file. Raises Damaged."""
+    """Return the object in a JSON file; None if there is no file. Raises Damaged."""
     return None if (content := read_bytes(path)) is None else parse_object(content, str(path))
 
 
 def read_outcome(folder: Path) -> Record | None:
-    """Return a run's outcome; None where it has none yet. Raises Damaged."""
+    """Return a run's outcome; None if it has none yet. Raises Damaged."""
     path = folder / "outcome.json"
     if (outcome := read_object(path)) is None:
         return None
@@ -50,7 +50,7 @@ def read_outcome(folder: Path) -> Record | None:
 
 
 def read_warm_start(folder: Path) -> Record | None:
-    """Return the outcome of a warm start after checking its weights; None where there is none yet. Raises Damaged."""
+    """Return the outcome of a warm start after checking its weights; None if there is none yet. Raises Damaged."""
     path = folder / "outcome.json"
     if (made := read_object(path)) is None:
         return None
@@ -75,7 +75,7 @@ def parse_object(content: bytes, where: str) -> Record:
 
 
 def weights_sha256(file: Path) -> str | None:
-    """Return the `Policy.fingerprint` of a safetensors file, without torch; None where it is no such file.
+    """Return the `Policy.fingerprint` of a safetensors file, without torch; None if it is no such file.
 
     The format: the header's length in eight bytes, a JSON header with each tensor's place, the tensors' bytes.
     """
@@ -98,7 +98,7 @@ def weights_sha256(file: Path) -> str | None:
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Return a file's bytes; None where there is no file. Raises Damaged, also for a pipe or a device in its place."""
+    """Return a file's bytes; None if there is no file. Raises Damaged, also for a pipe or a device in its place."""
     try:
         with open(path, "rb", opener=open_file) as file:
             content = file.read(MOST_BYTES + 1)
@@ -112,7 +112,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def check_types(record: Record, types: Types, path: Path) -> Record:
-    """Return the record. Raises Damaged where a value has a wrong type."""
+    """Return the record. Raises Damaged if a value has a wrong type."""
     for key, allowed in types.items():
         if key in record and not isinstance(record[key], allowed):
             raise Damaged(f"{path} is damaged: its {key} is {record[key]!r:.60}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @functools.lru_cache(maxsize=16)  # each file is asked for three times in a row
 def nodes(source: bytes) -> tuple[ast.AST, ...]:
-    """Return the nodes of the source's syntax, from the top down; none where it is no valid Python source."""
+    """Return the nodes of the source's syntax, from the top down; none if it is no valid Python source."""
     try:
         return tuple(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -63,7 +63,15 @@ EXACT = {
     """,
     "case": "m=7b\ncase \"$m\" in\n (1b|3b) n=1 ;;\n 7*) n=7;;\n *) n=0\nesac\nTRAIN $n\n",
     "eval": "command=\"TRAIN a=1 b=2\"\neval $command\n",
-    "bash -c": "bash -c 'TRAIN a=1 \"b c\"'",
+    "pipes and subshells leave variables alone": """
+        x=1
+        x=2 | cat
+        { x=3; } | cat
+        (x=4)
+        x=5 &
+        echo 6 | while read x; do :; done
+        TRAIN x=$x 2>&1 | tee /dev/null
+    """,
     "a launcher in an array": r"""
         A=(x=1)
         if [ 1 -eq 1 ]; then A+=(
@@ -127,8 +135,8 @@ def test_what_only_a_run_can_tell_stays_as_it_is_written() -> None:
 
 
 def test_branches_that_differ_leave_a_value_open_and_those_that_agree_do_not() -> None:
-    command = read("if nvidia-smi; then n=8 m=1 A=(a b); else n=4 m=1 A=(a); fi\nTRAIN n=$n m=$m ${A[@]}")
-    assert command.words[3:] == ("n=8 or 4", "m=1", "a", "b or nothing")
+    command = read("n=8 m=1 A=(a)\nif nvidia-smi; then m=1 A+=(b); else n=4 m=1; fi\nTRAIN n=$n m=$m ${A[@]}")
+    assert command.words[3:] == ("n=8 or 4", "m=1", "a", "nothing or b")
     assert [*command.open] == [3, 6]
 
 

@@ -78,7 +78,7 @@ def test_what_a_branch_decides_is_told_and_not_carried(tmp_path: Path) -> None:
     choice = f"if nvidia-smi; then n=8; else n=4; fi\npython3 -m verl.trainer.main_ppo {ACTOR}optim.lr=1e-6"
     found = read_file(tmp_path, "run.sh", f"{choice} algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=$n")
     assert found.settings.num_generations == 1
-    assert said(found, "actor_rollout_ref.rollout.n=8 or 4: only a run of the script can tell")
+    assert said(found, "8 or 4: only a run of the script can tell")
 
 
 RESOLVED = """

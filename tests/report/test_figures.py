@@ -144,7 +144,7 @@ def test_a_log_scale_has_points_and_no_bars_and_zero_is_written_out(study):
     picture, manifest = draw(study, "F3")
     assert not [patch for panel in picture.axes for patch in panel.patches]
     points = [line.get_xdata()[0] for panel in picture.axes for line in panel.lines if line.get_marker() != "."]
-    assert points == pytest.approx([s["mean"] for s in manifest.numbers if s["mean"] > 0])
+    assert [x for x in points if x > 0] == pytest.approx([s["mean"] for s in manifest.numbers if s["mean"] > 0])
     for panel in picture.axes:  # nothing is cut off
         low, high = panel.get_xlim()
         drawn = [value for s in manifest.numbers for value in (*s["seeds"].values(), s["low"], s["high"]) if value > 0]

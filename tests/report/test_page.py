@@ -15,7 +15,7 @@ from report_results import rewrite, write_run, write_study
 
 from grpolab.cli import main
 from grpolab.doctor import CAUSES
-from grpolab.doctor.assessment import assess
+from grpolab.doctor.section import assess
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
 from grpolab.report import brief, claims, notebook, page, questions, regimes, tables
 from grpolab.report.export import export_reference

@@ -10,7 +10,7 @@ from test_comparison_figures import final, with_curves
 from grpolab.report import brief
 from grpolab.report.claims import decide
 from grpolab.report.figures import draw
-from grpolab.report.figures.scale import expected, number_of
+from grpolab.report.figures.settings import extrapolate, parse_level
 from grpolab.report.load import load
 from grpolab.report.statistics.looks import INCONCLUSIVE, SUPPORTED
 from grpolab.report.style import arm_styles
@@ -58,13 +58,13 @@ def test_where_the_baseline_is_skipped_no_effect_is_drawn(cross):
 
 def test_what_1_over_sqrt_T_makes_of_a_spread_and_of_a_clip_fraction():
     length_X = np.array([4.0, 16.0])
-    assert expected(0.1, length_X, is_share=False) == pytest.approx([0.1, 0.05])
-    below, half, above = (expected(share, length_X, is_share=True) for share in (0.1587, 0.5, 0.8413))  # one sd
+    assert extrapolate(0.1, length_X, is_share=False) == pytest.approx([0.1, 0.05])
+    below, half, above = (extrapolate(share, length_X, is_share=True) for share in (0.1587, 0.5, 0.8413))  # one sd
     assert (below[1], half[1], above[1]) == (pytest.approx(0.0228, abs=1e-3), 0.5, pytest.approx(0.9772, abs=1e-3))
 
 
 def test_clipping_over_length_has_its_theory_where_a_ratio_is_of_a_whole_answer(cross):
-    tokens = cross.updates["factor/length"].map(number_of)
+    tokens = cross.updates["factor/length"].map(parse_level)
     spread = {
         f"ratio/sequence_{end}_{sign}": np.exp(way * 0.2 / np.sqrt(tokens))
         for end, way in (("p99", 1), ("p01", -1))

@@ -81,7 +81,7 @@ def test_a_direction_that_another_one_frees_is_no_negligible_difference():
     alone, again = decided(question(small))[0], decided(question(large), question(small))[1]
     assert 0.025 < alone.p <= 0.05
     assert (again.verdict, again.p) == (SUPPORTED, alone.p)
-    assert claims._tested(question(small), 5)[1] < 0.05  # the margin would have passed
+    assert claims._run_tests(question(small), 5)[1] < 0.05  # the margin would have passed
 
 
 def test_flags_speak_of_the_interval_the_level_and_the_plan(monkeypatch):

@@ -14,7 +14,7 @@ from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import write_json_atomic
 from grpolab.run.lease import HERE, LEASE_SECONDS, Lease
-from grpolab.sweep.ledger import JournalReader, cells_of_row, duration, status, variant_row
+from grpolab.sweep.ledger import JournalReader, average_runs, duration, format_row, status
 
 NOW = 1_800_000_000.0
 
@@ -178,8 +178,8 @@ def test_a_table_has_the_means_of_a_variant_over_its_runs(results):
     write_journal(results, "a" * 16, *RUN)
     facts = JournalReader(results.run("a" * 16)).read().facts()
     other = {**facts, "accuracy_end": 0.55, "ratio_max": 8.0}
-    row = variant_row([({"outcome": "completed", "seconds": 2.0}, facts), ({"outcome": "diverged"}, other)])
-    assert cells_of_row("wide", row) == [
+    row = average_runs([({"outcome": "completed", "seconds": 2.0}, facts), ({"outcome": "diverged"}, other)])
+    assert format_row("wide", row) == [
         *("wide", "1 completed, 1 diverged", "0.300 -> 0.500", "0.200 -> 0.500"),
         *("2.0%, 3.0%", "0.700 -> 0.600", "0.25 to 8", "2 s"),
     ]

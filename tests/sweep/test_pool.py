@@ -235,10 +235,10 @@ def test_schedule_tries_again_as_often_as_it_may():
     schedule = Schedule([a])
     for _ in range(2):
         schedule.hand_out(a)
-        assert schedule.retried(a, attempts=3)
+        assert schedule.retry(a, attempts=3)
         assert list(schedule.ready()) == [a]
     schedule.hand_out(a)
-    assert not schedule.retried(a, attempts=3)
+    assert not schedule.retry(a, attempts=3)
     assert list(schedule.ready()) == []
 
 

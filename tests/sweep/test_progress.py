@@ -6,6 +6,7 @@ import io
 import json
 import signal
 from collections import Counter
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from sweep_journals import RUN, evaluation, write_journal
 
 from grpolab.sweep import progress
 from grpolab.sweep.jobs import Job
-from grpolab.sweep.progress import Estimate, EventProgress, Events, LiveProgress, Progress, json_lines, show_progress
+from grpolab.sweep.progress import Estimate, EventStream, LiveProgress, Progress, json_lines, send, show_progress
 
 
 def jobs(kind="run"):
@@ -195,21 +196,22 @@ def test_a_wrong_request_has_no_event(fake_sweep):
 def test_steps_are_thinned_but_for_the_last(clock, results):
     out, job = io.StringIO(), Job("run", "a" * 16, "study a, seed 0", {}, 10.0, 30)
     write_journal(results, "a" * 16, evaluation(0, 0.25))
-    shown = EventProgress([job], Estimate(1), results, Events(out))
-    shown.started(job, 0)
-    for step in range(1, 31):
-        clock[0] += 0.1
-        shown.stepped(job, step)
+    with redirect_stdout(EventStream(out)), show_progress([job], Estimate(1), results) as shown:
+        shown.started(job, 0)
+        for step in range(1, 31):
+            clock[0] += 0.1
+            shown.stepped(job, step)
     steps = [event for event in map(json.loads, out.getvalue().splitlines()) if event["event"] == "step"]
     assert (steps[0]["step"], steps[-1]["step"], steps[-1]["accuracy"]) == (1, 30, 0.25)
     assert 3 <= len(steps) <= 5
 
 
 def test_what_is_printed_is_a_note_a_line(capsys):
-    with json_lines() as events:
+    assert not send("end"), "people read the output"
+    with json_lines():
         print("one", end="")
         print(" and the same\n\ntwo")
-        events.send("end", exit_code=0, left=float("inf"))
+        assert send("end", exit_code=0, left=float("inf"))
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event.get("text") for event in said] == ["one and the same", "two", None]
     assert said[-1]["left"] == "inf"

@@ -3,7 +3,7 @@
 import pytest
 
 from grpolab.grpo.loading import make_policy
-from grpolab.report.figures.scale import number_of
+from grpolab.report.figures.settings import parse_level
 from grpolab.sweep.plan import plans
 from grpolab.sweep.study import load
 from grpolab.sweep.tuning.settings import read_tuned, tuned_file
@@ -22,9 +22,9 @@ def test_a_size_has_the_parameters_and_a_length_the_tokens_that_it_says(cells):
     for cell in {str(cell.levels.get("size")): cell for cell in cells["scale"]}.values():
         policy = make_policy(cell.settings, make_task(cell.settings.task))
         parameters = sum(weights.numel() for weights in policy.weights().values())
-        assert parameters == pytest.approx(number_of(cell.levels["size"]), rel=0.06)
+        assert parameters == pytest.approx(parse_level(cell.levels["size"]), rel=0.06)
     for cell in [*cells["scale"], *cells["scale_length"]]:  # the longest of written_addition has a token more
-        assert cell.settings.max_completion_length - number_of(cell.levels["length"]) in (0, 1)
+        assert cell.settings.max_completion_length - parse_level(cell.levels["length"]) in (0, 1)
 
 
 def test_a_size_is_the_same_model_in_all_of_them_at_the_learning_rate_that_was_found():

@@ -69,9 +69,9 @@ def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp
     facts = JournalReader(file.parent).read().facts()
     course = f"{facts['accuracy_start']:.3f} -> {facts['accuracy_end']:.3f}"
     assert [line.split("  ")[1].strip() for line in said.splitlines() if line.startswith("  ")] == [
-        *("accuracy", "reward", "clip fraction", "entropy", "token ratio")
+        *("accuracy", "reward", "clip low, high", "entropy", "token ratio")
     ]
-    assert f"accuracy       {course}" in said, "what came out of it"
+    assert f"accuracy        {course}" in said, "what came out of it"
     assert str(report) not in said, "it draws none: what lies there is another sweep's"
 
 

@@ -88,14 +88,14 @@ def _track_verify(arguments: argparse.Namespace) -> int:
 
 def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     """Return the results, the URI of their store, and the studies to track. Raises RequestError."""
-    from grpolab.sweep.ledger import study_states
+    from grpolab.sweep.ledger import planned_cells
 
     results = results_of(arguments)
     uri = tracking_uri(results, arguments.uri)
     if not arguments.study:
         return results, uri, results.planned()
     study = planned_name(results, arguments.study)
-    study_states(results, study)  # refuses a study without a plan
+    planned_cells(results, study)  # refuses a study without a plan
     return results, uri, [study]
 
 

@@ -17,7 +17,6 @@ from grpolab.vocabulary import REGISTRY
 
 if TYPE_CHECKING:
     from grpolab.sweep.plan import Cell
-    from grpolab.sweep.progress import Events
 
 
 def add_commands(add: Add) -> None:
@@ -73,13 +72,13 @@ def _train(arguments: argparse.Namespace) -> int:
     from grpolab.sweep.multirun import cell_of, expand_multirun
 
     overrides, name = arguments.overrides, arguments.name
-    with _events(arguments.json_lines) as events:
+    with _output(arguments.json_lines):
         if arguments.multirun:
             from grpolab.studies.sweep import sweep
 
             plan = expand_multirun(overrides, name)
             warn(check_plans([plan]), plan.cells)
-            return sweep([plan], arguments.jobs, retry_failed=arguments.retry_failed, events=events)
+            return sweep([plan], arguments.jobs, retry_failed=arguments.retry_failed)
         from grpolab.run import follower, parallel
         from grpolab.studies.train import train
 
@@ -88,7 +87,7 @@ def _train(arguments: argparse.Namespace) -> int:
         if rank := parallel.rank():  # of torchrun's; the first process does the rest
             return follower.follow(cell.settings, Results.open(settings.machine.results), rank)
         warn(check_run(settings), [cell])
-        return train(cell, name, overrides, events)
+        return train(cell, name, overrides)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -110,9 +109,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
         looks = Looks(planned, arguments.max_seeds)
         planned = looks.plans
     warn(check_plans(planned), [cell for plan in planned for cell in plan.cells])
-    with _events(arguments.json_lines) as events:
+    with _output(arguments.json_lines):
         retry, repeat = arguments.retry_failed, arguments.repeat
-        return sweep(planned, arguments.jobs, retry_failed=retry, repeat=repeat, looks=looks, events=events)
+        return sweep(planned, arguments.jobs, retry_failed=retry, repeat=repeat, looks=looks)
 
 
 def _register(arguments: argparse.Namespace) -> None:
@@ -125,11 +124,11 @@ def _register(arguments: argparse.Namespace) -> None:
     say(f"commit {file} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
 
 
-def _events(wanted: bool) -> AbstractContextManager[Events | None]:
-    """Return a context with the events for a program, or None if the output is for people."""
+def _output(as_events: bool) -> AbstractContextManager[None]:
+    """Return a context in which the output is events for a program, or as usual."""
     from grpolab.sweep.progress import json_lines
 
-    return json_lines() if wanted else nullcontext()
+    return json_lines() if as_events else nullcontext()
 
 
 def _tune(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The doctor: why a training run looks the way it does, from its numbers alone."""
+"""The doctor: causes of trouble in a training run, found from its numbers alone."""
 
 from grpolab.doctor.causes import Finding
 from grpolab.doctor.page import CAUSES, SYMPTOMS, Diagnosis, diagnose, diagnose_log, diagnose_rows, examine

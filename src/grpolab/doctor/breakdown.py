@@ -1,4 +1,4 @@
-"""Why training breaks down: no clip, or a term that outgrows the rest. What becomes of the policy: `decline.py`."""
+"""Causes of a breakdown of training: no clip, or a term that outgrows the rest. `decline.py` has the policy's side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cause is: its name, what it says, what to do about it, and the rule that recognises it.
+"""Causes of trouble: a name, a sentence, a remedy, and the rule that recognises it in a run.
 
     @RATIO_IS_ONE.cause("The old log-probs are the live ones: ...", "Compute the old log-probs once per batch ...")
     def aliased_old_policy(run: Evidence) -> Finding | None:
@@ -72,7 +72,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Symptom:
-    """What people ask about, and the causes that explain it."""
+    """A question that people ask, and the causes that answer it."""
 
     question: str
     causes: list[Cause] = field(default_factory=list)

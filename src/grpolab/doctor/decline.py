@@ -1,4 +1,4 @@
-"""What becomes of a policy in a breakdown: noise or certainty, length, ruin, no signal, numbers that are none."""
+"""Causes that show in the policy during a breakdown: entropy, length, lost skill, equal rewards, NaN and infinity."""
 
 from __future__ import annotations
 
@@ -155,7 +155,10 @@ def destroyed_policy(run: Evidence) -> Finding | None:
 
 
 def _is_destroyed(run: Evidence) -> bool:
-    """Whether nearly all of the starting score was lost and the reward did not rise; other causes follow from that."""
+    """Return whether nearly all of the starting score was lost and the reward did not rise.
+
+    Other causes follow from that, so they are less sure.
+    """
     score = run.score[1]
     before, after = run.ends(REWARD)
     if not len(score) or after > before:
@@ -165,7 +168,7 @@ def _is_destroyed(run: Evidence) -> bool:
 
 
 def _pays_for_something_else(run: Evidence) -> bool:
-    """Whether the reward rose while the accuracy was lost, or surely fell by less than half of what that did."""
+    """Return whether the reward rose while accuracy was lost, or surely fell less than half as much."""
     if run.score[0] == REWARD or run.reward_went in ("unknown", "down"):
         return False
     rewards = run.values(REWARD)

@@ -188,7 +188,7 @@ class Evidence:
 
     @cached_property
     def is_still(self) -> bool:
-        """Whether the policy hardly moves: on a used batch, or from the start where no batch is reused."""
+        """True if the policy hardly moves: on a used batch, or from the start where no batch is reused."""
         if len(self.reach):
             return bool(np.quantile(self.reach, MOST) < STILL_REACH)
         from_start = self.values("kl_ref/exact")
@@ -196,21 +196,21 @@ class Evidence:
 
     @cached_property
     def has_moved(self) -> bool:
-        """Whether the policy provably moved while a batch was used, whatever the ratio says.
+        """True if the policy provably moved while a batch was used, although the ratio may be 1.
 
-        The sampler's log-probs stay what they were; the old ones, where they follow the weights, leave them behind.
+        The sampler's log-probs stay the same; old log-probs that follow the weights move away from them.
         """
         gap = self.median("gap/sampler_trainer")
         return self.largest("kl_ref/exact") > STILL_KL if np.isnan(gap) else gap > ROUNDING
 
     @property
     def has_outer_cap(self) -> bool:
-        """Whether the settings bound the ratio of tokens with A < 0 too."""
+        """True if the settings bound the ratio of tokens with A < 0 too."""
         return bool(self.settings.get("delta") or self.settings.get("dual_clip"))
 
     @cached_property
     def score(self) -> tuple[str, Floats]:
-        """How good the policy is over time: a metric of held-out items with two values at least, else the reward."""
+        """The score over time, with its metric: of held-out items where it has two values at least, else the reward."""
         for metric in dict.fromkeys((*filter(None, [self.metric]), *SCORES)):
             values = column(self.rollouts if metric == REWARD else self.evaluations, metric)
             values = values[np.isfinite(values)]
@@ -231,7 +231,7 @@ class Evidence:
 
     @cached_property
     def is_collapsed(self) -> bool:
-        """Whether the score fell and did not recover: the report's label, however the run ended."""
+        """True if the score fell and did not recover: the report's label, however the run ended."""
         return has_collapsed(self.course, self._limits)
 
     @property
@@ -248,7 +248,7 @@ class Evidence:
 
     @cached_property
     def reward_went(self) -> Literal["up", "down", "nowhere", "unknown"]:
-        """Where the mean reward went: the trend, where it is larger than two standard errors."""
+        """The direction of the mean reward: its trend, if that is larger than two standard errors."""
         rewards = self.values(REWARD)
         if len(rewards) < LEAST_OF_TREND:
             return "unknown"
@@ -257,7 +257,7 @@ class Evidence:
 
     @cached_property
     def why_equal(self) -> Literal["right", "wrong", "mixed", "unknown"]:
-        """What groups with equal rewards are in the second half of the run: nearly all right, all wrong, or both.
+        """The kind of groups with equal rewards in the second half of the run: nearly all right, all wrong, or both.
 
         A log does not say what is right: there the mean reward lies at an end of the range of rewards.
         """

@@ -1,6 +1,6 @@
-"""Why the ratio is not 1 on the first pass over a fresh batch, where old and new policy are one; and a false metric.
+"""Causes of a ratio that is not 1 on the first pass over a fresh batch, and of a clip metric that misleads.
 
-What tells the causes apart: where the old log-probs are those of the policy that sampled, the mean ratio is 1 and
+The numbers tell the causes apart: where the old log-probs are those of the policy that sampled, the mean ratio is 1 and
 KL(old || new) is the same by k1 and k3; where both passes are equally noisy, k1 is 0; where tokens are mixed up, the
 log-probs do not go together at all.
 """
@@ -123,7 +123,7 @@ def precision_mismatch(run: Evidence) -> Finding | None:
 
 
 def ratio_is_off(run: Evidence) -> bool:
-    """Whether nearly all first updates of on-policy batches have ratios that rounding does not explain."""
+    """Return whether nearly all first updates of on-policy batches have ratios that rounding does not explain."""
     off = run.first_reach
     return len(off) > 0 and not run.settings.get("staleness", 0) and bool(np.mean(off > ROUNDING) >= MOST)
 
@@ -136,7 +136,7 @@ def _say_size(run: Evidence) -> str:
 
 
 def _is_directed(run: Evidence) -> bool:
-    """Whether the ratio is off as KL demands where the old log-probs are those of the policy that sampled."""
+    """Return whether the ratio is off as KL demands where the old log-probs are those of the policy that sampled."""
     return ratio_is_off(run) and _direction(run) >= NOISE_DIRECTION
 
 

@@ -1,4 +1,4 @@
-"""Why the reward does not rise, though nothing breaks down: there is nothing to learn from, or nothing arrives."""
+"""Causes of a reward that does not rise, though nothing breaks down: no signal, or no gradient from it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def group_of_one(run: Evidence) -> Finding | None:
 
 
 def _are_same(rewards: Floats, advantages: Floats) -> bool:
-    """Whether some reward is not 0, and each advantage is its reward."""
+    """Return whether some reward is not 0, and each advantage equals its reward."""
     size = np.abs(rewards).max(initial=0)
     return bool(size > 0 and np.abs(advantages - rewards).max() <= SAME * size)
 

@@ -1,4 +1,4 @@
-"""Report on runs of other frameworks: their logs as a study, with arms and seeds, and what the doctor says of them.
+"""Report on runs of other frameworks: their logs as a study with arms and seeds, and a diagnosis.
 
 A log holds no evaluation of ours, so the score is the training reward: a log is cut into SPANS equal pieces, and the
 mean reward of a piece stands for an evaluation. Everything else follows the rules of any report.
@@ -50,7 +50,7 @@ class FoundRun:
 
     @property
     def signature(self) -> str:
-        """What tells it apart in the study's tables."""
+        """Its name in the study's tables."""
         return f"{self.log.folder}: {self.log.name}"
 
     @property
@@ -174,7 +174,7 @@ def _outcome(run: FoundRun) -> str:
 
 
 def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
-    """Yield what a reader would look for and these logs do not hold."""
+    """Yield a sentence for each thing that a reader would look for and these logs lack."""
     yield (
         "held-out evaluations: the score is the training reward, whose noise is that of a batch, and a policy that"
         " learns to please the reward alone scores well"
@@ -209,7 +209,7 @@ def write_report(
     output: Path,
 ) -> Path:
     """Write the report of found runs; return the path of report.md. Raises RequestError as `make_study`."""
-    from grpolab.report.page import write_found  # imported late: who only finds runs need not wait for what draws
+    from grpolab.report.page import write_found  # imported late: drawing loads slowly
 
     study, runs, grouping = make_study(results, name, found, folders_of_arms, baseline)
     score = (

@@ -1,4 +1,4 @@
-"""A diagnosis: what all causes find in a run, in words and as JSON."""
+"""A diagnosis: the findings of all causes in a run, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a run's numbers say: causes, best first, what only looks odd, and whether the run ended with less.
+    """The causes found in a run, surest first, with notes on what is normal, and how the score fell.
 
-    No cause means that no rule fits, which is not that nothing is wrong: `fall` and `unknown` say more.
+    A run without a cause may still be ill: `fall` and `unknown` say more.
     """
 
     run: str
@@ -91,7 +91,7 @@ def _apply(causes: Iterable[Cause], run: Evidence) -> Iterator[Finding]:
 
 
 def _find_gaps(run: Evidence) -> Iterator[str]:
-    """Yield what the log leaves open, and what a metric would show that is missing or not finite."""
+    """Yield a sentence for each question that stays open because a metric is missing or not finite."""
     clipped = run.values("clip/active")
     is_explained = len(run.first_reach) or len(run.reach) or run.updates_per_batch == 1
     if len(clipped) and not clipped.max() > 0 and not is_explained:
@@ -128,7 +128,7 @@ def _name_there(framework: str, metric: str) -> str:
 
 
 def text(diagnosis: Diagnosis) -> str:
-    """Return the diagnosis in lines: causes with evidence and advice, what is normal, what could not be looked at."""
+    """Write the diagnosis in lines: causes with evidence and remedy, normal things, and what could not be looked at."""
     lines = [f"run {diagnosis.run}: {diagnosis.state}"]
 
     def write(head: str, sentence: str) -> None:
@@ -146,13 +146,13 @@ def text(diagnosis: Diagnosis) -> str:
             write("   ", f"Looks the same in this log: {', '.join(finding.instead)}.")
         write("   Try: ", finding.remedy)
     if not diagnosis.findings:
-        none = "every number that the doctor knows is there, and none is known to be wrong"
+        why = "every metric that the doctor reads is there, and no rule fits"
         if diagnosis.lost or diagnosis.fall:
-            none = f"the {'run is lost' if diagnosis.lost else 'fall is real'}, and no cause that the doctor knows fits"
+            why = f"the {'run is lost' if diagnosis.lost else 'fall is real'}, and no cause that the doctor knows fits"
         elif diagnosis.unknown:
-            none = "the numbers below could not be looked at, and may hide one"
+            why = "the numbers below could not be looked at, and may hide one"
         lines.append("")
-        write("", f"No cause found: {none}.")
+        write("", f"No cause found: {why}.")
     for note in diagnosis.notes:
         lines.append("")
         write("normal: ", f"{note.says} Here: {note.evidence[0]}.")

@@ -1,4 +1,4 @@
-"""Why is my ratio always 1: the old policy follows the live one, there is no gradient, no step, or no room to move."""
+"""Causes of a ratio that is always 1: the old policy follows the live one, no gradient, no step, no room to move."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def endless_warmup(run: Evidence) -> Finding | None:
 
 
 def _say_distance(run: Evidence) -> str:
-    """Say how far a still policy came: on a used batch, or from the start where none is reused."""
+    """Say how far the policy moved: the largest |ratio - 1| on a used batch, else the KL from the start."""
     if len(run.reach):
         return f"|ratio - 1| is at most {number(run.farthest)}"
     return f"the KL from the start is at most {number(run.largest('kl_ref/exact'))} nat per token"

@@ -1,10 +1,12 @@
-"""What the doctor says of many runs, as a report's section: every lost run, and every arm with a cause of trouble."""
+"""Diagnoses of many runs: a report's section with every lost run and every cause, and a file for the tracking store."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 
@@ -12,6 +14,7 @@ from grpolab.doctor.causes import Finding
 from grpolab.doctor.evidence import TABLES, Evidence
 from grpolab.doctor.page import examine
 from grpolab.doctor.run_folder import PLANTED
+from grpolab.paths import Results, write_json_atomic
 from grpolab.report.journals import column, largest
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import kept_quantities, stability_table
@@ -20,13 +23,14 @@ from grpolab.report.text import count, markdown_table, number, spans
 ENDED = ("collapsed", "diverged", "stopped")  # the labels that make a run `lost`
 EFFECT = "destroyed_policy"  # says that nearly all is lost, and not why
 UNKNOWN = "no cause that the doctor knows"
+ASSESSED = ("final_score", "gain", "lost", "collapsed")  # numbers of a run that the tracking store gets
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A run with what the report says of it (`stability_table`), and what the doctor does."""
+    """A run with the report's labels (`stability_table`) and the doctor's findings."""
 
-    arm: str  # that a row is about
+    arm: str
     seed: int
     run: str  # what `grpolab diagnose` calls it
     lost: str  # which of ENDED; empty where none
@@ -35,28 +39,28 @@ class Examined:
 
     @property
     def cause(self) -> str:
-        """The first cause in words; empty where the doctor knows none, or none but what a lost run is."""
+        """The first cause in words; empty where there is none, or only that the run is lost."""
         first = self.findings[0].cause if self.findings else EFFECT
         return "" if first == EFFECT else first.replace("_", " ")
 
 
 def section(parts: Sequence[StudyRuns]) -> str:
-    """What is wrong in the runs of some studies, from their journals alone. Empty where nothing was run."""
+    """Return the section about the runs of some studies, from their journals alone; empty where nothing was run."""
     runs: dict[str, Examined] = {}
     for part in parts:  # a run that several studies share is counted once
-        causes = {signature: found for signature, found in causes_of(part).items() if signature not in runs}
+        causes = {signature: findings for signature, findings in causes_of(part).items() if signature not in runs}
         runs |= {run.run: run for run in examined(part, causes, f"{part.name}: " if len(parts) > 1 else "")}
     return write([*runs.values()]) if runs else ""
 
 
 @lru_cache(maxsize=32)
 def causes_of(part: StudyRuns) -> dict[str, tuple[Finding, ...]]:
-    """Signature -> what the doctor finds in each run of a study. Kept: the tracking store is told of it too."""
+    """Return the findings of each run of a study by signature. Cached: section and tracking store both need them."""
     return {signature: examine(run).findings for signature, run in _evidence(part)}
 
 
 def _evidence(part: StudyRuns) -> Iterator[tuple[str, Evidence]]:
-    """Signature and evidence of the runs of a study."""
+    """Yield signature and evidence of each run of a study."""
     tables = {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
     kept = kept_quantities(part)
     for cell in part.done.to_dict("records"):
@@ -75,7 +79,7 @@ def _evidence(part: StudyRuns) -> Iterator[tuple[str, Evidence]]:
 
 
 def examined(part: StudyRuns, causes: Mapping[str, tuple[Finding, ...]], prefix: str = "") -> Iterator[Examined]:
-    """The runs of a study whose signature is in `causes`, with the study's own labels and numbers."""
+    """Yield the runs of a study whose signature is in `causes`, with the study's own labels and numbers."""
     for cell, labels in zip(part.done.itertuples(), stability_table(part).to_dict("records"), strict=True):
         if cell.signature in causes:
             peak = largest(column(part.of_cell("evaluations", cell), part.metric))
@@ -90,7 +94,7 @@ def examined(part: StudyRuns, causes: Mapping[str, tuple[Finding, ...]], prefix:
 
 
 def write(runs: Sequence[Examined]) -> str:
-    """The section in Markdown: how many are lost and for what, then a row for each arm with a lost run or a cause."""
+    """Write the section in Markdown: counts of lost runs, then a row for each arm with a lost run or a cause."""
     lost = [run for run in runs if run.lost]
     known, ill = sum(bool(run.cause) for run in lost), sum(bool(run.cause) and not run.lost for run in runs)
     ended = ", ".join(f"{n} {label}" for label in ENDED if (n := sum(run.lost == label for run in lost)))
@@ -100,7 +104,8 @@ def write(runs: Sequence[Examined]) -> str:
         f"Of the other {len(runs) - len(lost):,}, {ill} have a cause of trouble and {len(runs) - len(lost) - ill:,}"
         " have none that is known.",
     ]
-    rows = [_row(arm, [run for run in runs if run.arm == arm]) for arm in _arms(runs)]
+    arms = dict.fromkeys(run.arm for run in runs if run.lost or run.cause)
+    rows = [_row(arm, [run for run in runs if run.arm == arm]) for arm in arms]
     head = (
         "## Diagnosis\n\nFrom the journals alone (`grpolab diagnose RUN` looks at completions and weights too):"
         f" {' '.join(sentences)} Numbers before a colon are seeds."
@@ -108,12 +113,8 @@ def write(runs: Sequence[Examined]) -> str:
     return f"{head}\n\n{markdown_table(pd.DataFrame(rows))}" if rows else head
 
 
-def _arms(runs: Sequence[Examined]) -> list[str]:
-    return list(dict.fromkeys(run.arm for run in runs if run.lost or run.cause))
-
-
 def _row(arm: str, runs: Sequence[Examined]) -> dict[str, str]:
-    """One arm: the seeds by cause, and of one run of each cause the evidence; every lost run with its course."""
+    """Return the row of an arm: seeds by cause, the evidence of one run of each cause, the course of every lost run."""
     by_cause: dict[str, list[Examined]] = {}
     for run in sorted((run for run in runs if run.lost or run.cause), key=lambda run: run.seed):
         by_cause.setdefault(run.cause or UNKNOWN, []).append(run)
@@ -132,3 +133,19 @@ def _row(arm: str, runs: Sequence[Examined]) -> dict[str, str]:
             if run.cause
         ),
     }
+
+
+def assess(results: Results, studies: Sequence[StudyRuns]) -> None:
+    """Write each study's assessment: label, cause and numbers of every run, which the tracking store copies."""
+    for study in studies:
+        if not len(study.done) or not results.plan(study.name).is_file():  # committed runs are not tracked
+            continue
+        runs: dict[str, dict[str, Any]] = {}
+        labels = stability_table(study).to_dict("records")
+        for run, row in zip(examined(study, causes_of(study)), labels, strict=True):
+            numbers = {name: float(row[name]) for name in ASSESSED}
+            runs[run.run] = {
+                "metrics": {name: value for name, value in numbers.items() if math.isfinite(value)},
+                "tags": {"lost": run.lost or "no", "cause": run.cause or "none known"},
+            }
+        write_json_atomic(results.assessment(study.name), runs)

@@ -32,7 +32,7 @@ def objective(options: Options) -> Objective:
     if get("rejection_sampling") is not None:  # the behaviour weight, geometric mean of a sequence's
         rule = {**REJECTION, **options["rejection_sampling"]}
         level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
-        mode, low, high = "truncate", 0.0, torch.inf  # if the bounds act on the mask, not on the weight
+        mode, low, high = "truncate", 0.0, torch.inf  # for bounds that act on the mask and leave the weight
         if is_bound_of_weight(rule):
             mode = "truncate" if rule["action"] == "clamp" else "mask"
             low, high = rule["lower"] or 0.0, rule["upper"]
@@ -52,7 +52,7 @@ def objective(options: Options) -> Objective:
 
 
 def is_bound_of_weight(rule: Mapping[str, Any]) -> bool:
-    """Return whether rejection bounds the behaviour weight itself, and not a KL, a sum or a maximum."""
+    """Return whether rejection bounds the behaviour weight itself, instead of a KL, a sum or a maximum."""
     return (rule["metric"], rule["agg"]) == ("ratio", "mean")
 
 
@@ -88,7 +88,7 @@ def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tens
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """Return the actor's `stats_tracker`: means over the tokens before rejection, which left a ratio of 0."""
+    """Return the actor's `stats_tracker`: means over all tokens; a rejected token has ratio 0 here."""
     mask_BT, kept_BT = inputs.mask_BT, loss.ratio != 0
     logged = {
         "importance_weight": loss.ratio,

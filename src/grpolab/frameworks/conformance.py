@@ -33,8 +33,8 @@ FLOAT64 = 1e-9  # largest relative error of what is computed in float64
 STORED = 2 * torch.finfo(torch.float32).eps
 # Two libraries may each be a unit off, on opposite sides, and few replays see less than the largest deviation.
 SAFETY = 4.0
-LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # metrics are shares, ratios and nats: smaller ones count as this large
-# What computing with values of other types and shapes than a framework's ends in.
+LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # errors of smaller numbers are relative to these
+# Errors of computing with other types and shapes than a framework's.
 MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
 
 
@@ -132,7 +132,7 @@ class Case:
         return FLOAT64 + STORED * _largest(self.expected[output]) / scale
 
     def bound(self, output: str) -> float:
-        """Add what float32 explains on the way to the output; costs some replays."""
+        """Return the cheap bound plus what float32 on the way to the output explains; costs eight replays."""
         scale = self.scale(output)
         spread = self.spreads.get(output, 0.0) / scale if scale else 0.0
         return self.cheap_bound(output) + SAFETY * spread
@@ -166,7 +166,7 @@ def read_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def find_float32_outputs(cases: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the outputs whose numbers are float32 in every case of a variant, and not all short fractions."""
+    """Return the outputs that are float32 in every case of a variant; short fractions alone do not prove it."""
     numbers: dict[str, list[Tensor]] = {}
     for case in cases:
         for output, value in read_outputs(case).items():

@@ -1,7 +1,7 @@
 """DeepSpeed-Chat 83757d9 (2025-02): `applications/DeepSpeed-Chat/dschat/rlhf/ppo_trainer.py`, `DeepSpeedPPOTrainer`.
 
 Its own way: the log ratio is masked before the exponential, so that padding has ratio 1; the mask is a factor, so that
-what is not finite at padding poisons the loss; the loss of no token at all is NaN. It reports no metrics. Its
+a NaN at padding makes the loss NaN; the loss of a batch without tokens is NaN. It reports no metrics. Its
 advantages need a critic: GAE with given values is replayed, the preset has the group mean.
 """
 

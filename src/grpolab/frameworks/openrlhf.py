@@ -86,13 +86,17 @@ def approx_kl(log_probs: Tensor, base: Tensor, estimator: str) -> Tensor:
     return estimate
 
 
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """Return the KL of each token, every estimator within +-10, (B, T)."""
+def float32_kl(objective: Objective, inputs: LossInputs) -> Tensor | None:
+    """Return the KL to the reference of each token before its clamp, (B, T); None where there is none."""
     if not objective.beta or inputs.reference_log_probs_BT is None:
         return None
-    assert objective.kl_estimator is not None
-    kl_BT = approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator)
-    return kl_BT.clamp(-KL_CLAMP, KL_CLAMP)
+    return approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator or "k1")
+
+
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """Return the KL of each token, every estimator within +-10, (B, T)."""
+    kl_BT = float32_kl(objective, inputs)
+    return None if kl_BT is None else kl_BT.clamp(-KL_CLAMP, KL_CLAMP)
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
@@ -105,7 +109,7 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Average as `aggregate_loss`: what is not finite at padding poisons it; nothing to average is 0/0."""
+    """Average as `aggregate_loss`: a NaN at padding makes it NaN, and so does a batch without tokens."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
         return shared.average_with_padding(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals

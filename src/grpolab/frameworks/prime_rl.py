@@ -40,7 +40,7 @@ def objective(options: Options) -> Objective:
 
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """Return the core's surrogate; a dropped token is multiplied by 0, which an infinite ratio survives as NaN."""
+    """Return the core's surrogate; a dropped token is multiplied by 0, so that an infinite ratio becomes NaN."""
     parts = core.surrogate(objective, inputs, log_ratio_BT, ratio)
     return replace(parts, loss=parts.loss + torch.where(parts.out_of_range, ratio * 0, 0.0))
 

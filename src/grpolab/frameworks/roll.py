@@ -191,12 +191,17 @@ def mean_of_all_rows(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT.any(1), means_B, 0.0).mean()
 
 
+def find_out_of_range(objective: Objective, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Return 1 where the ratio is below the range, and where it is above, else 0; (B, T) each."""
+    return (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
+
+
 def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
     """Return clip fractions: `ppo_ratio_*` by the ratio only, padding too; `clipfrac` where the loss changed.
 
     The base worker (no `@sum`) takes the mean over all positions. `own_BT`: the weights of the objective's average.
     """
-    low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
+    low_BT, high_BT = find_out_of_range(objective, ratio_BT)
     everywhere_BT = token_weights("token_mean_minibatch", inputs)
     changed_BT = shared.find_clipped_losses(objective, inputs.advantages, ratio_BT).float()
     logged: Logged = {}
@@ -209,12 +214,11 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
 def weight_metrics(objective: Objective, inputs: LossInputs, loss: Loss, rows_BT: Tensor) -> Logged:
     """Return how often the weight was cut, over all positions, under the pg worker's names of both tis and cispo."""
     ratio_BT = loss.ratio.expand_as(inputs.mask_BT)
-    low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
+    low_BT, high_BT = find_out_of_range(objective, ratio_BT)
     cut_BT = ratio_BT.clamp(objective.low, objective.high)
     shares = {"lower": low_BT.mean(), "upper": high_BT.mean(), "total": (low_BT + high_BT).mean()}
     logged: Logged = {
-        **{f"tis_{side}_clipfrac": share for side, share in shares.items()},
-        **{f"cispo_cispo_{side}_clipfrac": share for side, share in shares.items()},
+        **{f"{name}_{side}_clipfrac": share for name in ("tis", "cispo_cispo") for side, share in shares.items()},
         "tis_lower_bound": objective.low,
         "tis_upper_bound": objective.high,
         "cispo_cispo_epsilon_low": objective.epsilon,

@@ -59,7 +59,7 @@ class OtherLibrary(TorchDispatchMode):
         return result
 
     def _move_terms(self, value: Any) -> Any:
-        """Move the terms of a sum; a sum of whole numbers is the same in any order."""
+        """Move the terms of a sum, but for whole numbers, whose sum is the same in any order."""
         if isinstance(value, Tensor) and value.is_floating_point() and (value.trunc() == value).all():
             return value
         return self._move(value)

@@ -19,21 +19,21 @@ AS_GIVEN = SamplerCorrection.of("token", "truncate", 0.0, torch.inf)  # weights 
 
 
 def find_clipped_losses(objective: Objective, advantages: Tensor, ratio: Tensor) -> Tensor:
-    """Return where the clip changed the loss itself, bool: a product may round to the same though the ratio was cut."""
+    """Return the tokens whose loss the clip changed, bool; a cut ratio may leave the loss the same by rounding."""
     return ratio.clamp(objective.low, objective.high) * advantages < ratio * advantages
 
 
 def capped_sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor, cap: float = 10.0) -> Tensor:
-    """Return GSPO-token's ratio, at most e^cap and without gradient beyond, (B, T). verl, and SkyRL after it."""
+    """Return the ratio of GSPO-token, (B, T): at most e^cap, without gradient beyond. verl; SkyRL copied it."""
     own_BT = log_ratio_BT - log_ratio_BT.detach()
     return (own_BT + row_mean(log_ratio_BT, mask_BT).detach()).clamp(max=cap).exp()
 
 
-# Loss functions of frameworks whose mask is a factor of a sum: what is not finite at padding poisons the loss.
+# Steps of frameworks that multiply by the mask: an infinity or NaN at padding makes their loss NaN.
 
 
 def keep_padding(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """Return the inputs with what stands at padding."""
+    """Return the inputs as they are: numbers at padding reach the loss."""
     return inputs
 
 
@@ -43,7 +43,7 @@ def kl_with_padding(objective: Objective, inputs: LossInputs, ratio: Tensor) -> 
 
 
 def average_with_padding(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Return the core's average, with padding as a factor of 0."""
+    """Return the core's average, with padding multiplied by 0 and not left out."""
     poison = (per_token * ~inputs.mask_BT).sum() * 0
     return aggregate(objective.aggregation, per_token, inputs.mask_BT, inputs.totals) + poison
 
@@ -69,7 +69,7 @@ def make_loss_inputs(inputs: Inputs, **changed: Tensor | Totals) -> LossInputs:
 def replay_loss(
     framework: Framework, objective: Objective, inputs: LossInputs, kept_BT: Tensor | None = None
 ) -> Replayed:
-    """Compute loss and metrics as training does; `kept_BT`: tokens that a rejection left in the loss."""
+    """Compute loss and metrics as training does. `kept_BT`: the tokens that rejection keeps in the loss."""
     learnt_from = inputs if kept_BT is None else replace(inputs, mask_BT=kept_BT)
     loss = policy_loss(objective, learnt_from, framework.recipe)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def put_at_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def number_groups(rewards_B: Tensor, size: int) -> Tensor:
-    """Number rows that stand together in groups of one size, (B,)."""
+    """Return the group number of each row, (B,), for groups of one size that follow each other."""
     return torch.arange(len(rewards_B)) // size
 
 
@@ -128,7 +128,7 @@ def whiten_tokens(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def sum_discounted_rewards(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
     """Add up the rewards from a token on, each discounted by its distance in tokens; 0 at padding, (B, T).
 
-    What stands outside the mask is no step: a later reward passes over it. REINFORCE++ (2501.03262).
+    Positions outside the mask are no steps: they add no discount. REINFORCE++ (2501.03262).
     """
     sums_BT, _ = compute_gae(rewards_BT, torch.zeros_like(rewards_BT), mask_BT, gamma, 1.0)
     return torch.where(mask_BT, sums_BT, 0.0)
@@ -139,7 +139,7 @@ def compute_gae(
 ) -> tuple[Tensor, Tensor]:
     """Return GAE's advantages (1506.02438, eq. 16) and returns (advantage + value) of given values, (B, T) each.
 
-    What stands outside the mask is no step: it has the advantage of the token behind it.
+    Positions outside the mask are no steps: they copy the advantage of the next token.
     """
     advantages_BT = torch.zeros_like(rewards_BT)
     next_value_B = running_B = rewards_BT.new_zeros(len(rewards_BT))

@@ -45,9 +45,9 @@ UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses with
 
 def objective(options: Options) -> Objective:
     """Translate options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
-    get, kind = options.get, options.get("policy_loss_type", "regular")
-    estimator = get("kl_estimator_type", "k3")
-    kernel: str = KERNELS.get(kind, kind)
+    get = options.get
+    kind: str = get("policy_loss_type", "regular")
+    kernel, estimator = KERNELS.get(kind, kind), get("kl_estimator_type", "k3")
     of_kind, numbers = get(kind, {}).get, {}
     low, high = get("eps_clip_low", 0.2), get("eps_clip_high", 0.2)
     match kind:

@@ -1,8 +1,8 @@
 """slime (THUDM/slime, 624b824, v0.3.1+38): slime/backends/megatron_utils/loss.py, slime/utils/ppo_utils.py.
 
 Its loss and metrics are sums over samples that the engine divides by their number, or by the number of tokens; so are
-they here. Its own way: samples end at their last token, and what is not finite before poisons them; the KL is computed
-in float32; the row mask of OPSM looks at the old policy; an empty sample counts as a token.
+they here. Its own way: samples end at their last token, and a NaN in a gap before it reaches the loss; the KL is
+computed in float32; the row mask of OPSM looks at the old policy; an empty sample counts as a token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.openrlhf import approx_kl, sampler_log_ratio  # slime's own are adapted from it
+from grpolab.frameworks.openrlhf import float32_kl, sampler_log_ratio  # slime's own are adapted from it
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
@@ -99,10 +99,8 @@ def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tens
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
     """Return the KL of each token in float32, times the token's ratio, also in GSPO, before it is cut. (B, T)."""
-    if not objective.beta or inputs.reference_log_probs_BT is None:
+    if (kl_BT := float32_kl(objective, inputs)) is None:
         return None
-    assert objective.kl_estimator is not None
-    kl_BT = approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator)
     if objective.kl_gradient == "importance_weighted":
         kl_BT = core.log_ratio(objective, inputs).exp() * kl_BT
     bound = objective.kl_output_clamp

@@ -50,7 +50,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Average with padding as a factor of 0; or over all rows, empty ones included."""
+    """Average with padding multiplied by 0; the completion loss over all rows, empty ones included."""
     if objective.importance_sampling_level == "token":
         return shared.average_with_padding(objective, inputs, per_token)
     return per_token.sum() / inputs.totals.sequences

@@ -1,6 +1,6 @@
 """TRL 1.16.0: `trl/trainer/grpo_trainer.py`, `GRPOTrainer._compute_loss`, its reducers and its advantages.
 
-Its own way: the mask is applied last, as a factor, so that what is not finite at padding poisons the loss; CISPO's
+Its own way: the mask is applied last, as a factor, so that a NaN at padding makes the loss NaN; CISPO's
 `epsilon_high` is the cap itself; the temperatures of SAPO and the gammas of VESPO are float32; the sampler's weights
 enter VESPO's product; the entropy bonus has its own mean over the tokens that are learnt from. The options are in
 `trl_options.py`.
@@ -117,14 +117,14 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
     The two log ratios stand apart, as in the source: far from the reference the gradient is a sum of terms e^q that
     cancel, and rounds by their order.
     """
-    own = objective.kl_estimator == "k3" and objective.kl_input_clamp is None and objective.kl_output_clamp is None
-    if not own or objective.kl_gradient not in ("plain", "importance_weighted"):  # what TRL does not have
-        return shared.kl_with_padding(objective, inputs, ratio)
-    log_probs_BT, reference_BT = inputs.log_probs_BT, inputs.reference_log_probs_BT
+    has_k3 = (objective.kl_estimator, objective.kl_input_clamp, objective.kl_output_clamp) == ("k3", None, None)
+    log_probs_BT, reference_BT, gradient = inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_gradient
     if not objective.beta or reference_BT is None:
         return None
+    if not has_k3 or gradient not in ("plain", "importance_weighted"):  # TRL does not have these
+        return shared.kl_with_padding(objective, inputs, ratio)
     k3_BT = torch.exp(reference_BT - log_probs_BT) - (reference_BT - log_probs_BT) - 1
-    return k3_BT * ratio if objective.kl_gradient == "importance_weighted" else k3_BT
+    return k3_BT * ratio if gradient == "importance_weighted" else k3_BT
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -216,38 +216,37 @@ EPSILON = 1e-4  # added to each std
 
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
-    """Replay a micro-batch. `effective` has the values that `options` leaves to the defaults."""
-    return shared.replay_loss(FRAMEWORK, *make_micro_batch(options, inputs))
+    """Replay a micro-batch of one accumulation window, whose others are as large.
 
-
-def replay_vllm_loss(options: Options, inputs: Inputs) -> Replayed:
-    """Replay a micro-batch with a sampler whose log-probs are known, and its weights."""
-    point, given = make_micro_batch({**options, "use_vllm": True}, inputs)
-    weight = vllm_weight(point, prepare(point, given))
-    return replace(shared.replay_loss(FRAMEWORK, point, given), tensors={"importance_sampling_ratio": weight})
-
-
-def make_micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInputs]:
-    """Return the objective, and a micro-batch of one accumulation window, whose others are as large.
-
-    TRL got one advantage per sequence, and one per token in the cases whose tag says that tokens differ.
+    `effective` has the values that `options` leaves to the defaults. TRL got one advantage per sequence, and one per
+    token in the cases whose tag says that tokens differ.
     """
-    given = {**TRAINER, **options, **options.get("effective", {})}
+    o = {**TRAINER, **options, **options.get("effective", {})}
     by_token = "seq_advantages" not in inputs or {"dirty", "per_token_adv"} & set(inputs.get("tags") or ())
     A = inputs["advantages"] if by_token else inputs["seq_advantages"][:, None]
-    mask_BT, windows = inputs["mask"], given["gradient_accumulation_steps"]
-    items = given.get("num_items_in_batch", "mask.sum()")
-    items = int(mask_BT.sum()) if items == "mask.sum()" else items
+    mask_BT, windows, items = inputs["mask"], o["gradient_accumulation_steps"], o.get("num_items_in_batch")
+    if items in (None, "mask.sum()"):
+        items = int(mask_BT.sum())
     totals = Totals(
         sequences=len(mask_BT) * windows,
         nonempty_sequences=int(mask_BT.any(1).sum()) * windows,
         tokens=int(mask_BT.sum()) * windows,
-        rollout_tokens=max(items, 1) * windows / (given["steps_per_generation"] or windows),
-        max_completion_length=given["max_completion_length"],
+        rollout_tokens=max(items, 1) * windows / (o["steps_per_generation"] or windows),
+        max_completion_length=o["max_completion_length"],
         micro_batches=windows,
     )
-    point = objective({name: given[name] for name in LOSS if name in given})
-    return point, shared.make_loss_inputs(inputs, advantages=A, totals=totals)
+    point = objective({name: o[name] for name in LOSS if name in o})
+    given = shared.make_loss_inputs(inputs, advantages=A, totals=totals)
+    replayed = shared.replay_loss(FRAMEWORK, point, given)
+    if point.sampler_correction is None:
+        return replayed
+    weight = vllm_weight(point, prepare(point, given))
+    return replace(replayed, tensors={"importance_sampling_ratio": weight})
+
+
+def replay_vllm_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay a micro-batch with a sampler whose log-probs are known, and its weights."""
+    return replay_loss({**options, "use_vllm": True}, inputs)
 
 
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:

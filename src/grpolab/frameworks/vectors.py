@@ -32,7 +32,7 @@ OPENERS: dict[bytes, Callable[..., Any]] = {
     b"\xfd7zXZ\0": lzma.open,
     b"": open,
 }
-DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError)  # as a half archive has it
+DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError)  # of half an archive
 KEYS = {"framework": str, "variant": str, "function": str, "options": dict, "cases": list}
 NOT_TENSORS = {"tags", "group_size", "group_ids", "prompt_boundaries", "kept_lengths"}
 
@@ -138,7 +138,7 @@ def _read_archive(path: Path) -> Iterator[tuple[str, str]]:
 
 
 class _BoundedStream(io.RawIOBase):
-    """What an archive unpacks to; reading more of it than all vectors could be raises RequestError."""
+    """An unpacked archive; raises RequestError when more is read than all vectors could be."""
 
     def __init__(self, unpacked: Any) -> None:
         super().__init__()

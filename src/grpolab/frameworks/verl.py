@@ -2,8 +2,8 @@
 
 Its own way: gspo, sapo and geo_mean average their loss by sequences whatever `loss_agg_mode` says, which KL and
 entropy follow; the ratio of gspo is at most e^10; geo_mean takes the geometric mean of a sequence's sampler weights;
-padding is masked only where it is added up; the loss of no token at all is NaN. The options are in `verl_options.py`,
-`rollout_correction` is in `verl_correction.py`.
+padding is masked only where it is added up; the loss of a batch without tokens is NaN. The options are in
+`verl_options.py`, `rollout_correction` is in `verl_correction.py`.
 """
 
 from __future__ import annotations

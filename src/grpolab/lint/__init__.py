@@ -1,1 +1,1 @@
-"""The linter: what a configuration cannot do, or will do unasked, said before it trains."""
+"""The linter: traps in a configuration, found before it trains."""

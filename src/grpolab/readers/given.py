@@ -41,7 +41,7 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Given:
-    """What a config file gives, as far as it can be read without running anything."""
+    """The options of a config file, as far as they can be read without running anything."""
 
     options: Options
     open: dict[str, str] = field(default_factory=dict)  # key -> the text there, whose value the file does not say

@@ -35,7 +35,7 @@ SEED_IN_NAME = re.compile(r"[-_. ]*(?<![a-zA-Z])(?:seed|s)[-_=]?(\d{1,9})(?![a-z
 
 @dataclass(frozen=True)
 class FoundLog:
-    """Where the numbers of one run are: a log, or a run folder of ours."""
+    """A run's log, or its run folder if it is one of ours."""
 
     name: str  # of the run
     folder: str  # that was asked for

@@ -1,8 +1,8 @@
 """Read the training command of a bash script, as it starts for somebody who set nothing. Nothing is run.
 
-The script is read command by command, once: assignments, arrays, `${X:-default}`, `$((..))`, tests of what is known.
-What only a run can tell (`"$@"`, `$(..)`, a variable that nothing sets, and what the ways of an undecided condition, a
-loop or a function leave different) stays in its word as it is written, and is listed as open.
+The script is read once, command by command: assignments, arrays, `${X:-default}`, `$((..))`, tests of what is known.
+What only a run can tell stays in its word as it is written, and is listed as open: `"$@"`, `$(..)`, a variable that
+nothing sets, and a variable that an undecided condition, a loop or a function may set.
 """
 
 from __future__ import annotations
@@ -12,55 +12,44 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from grpolab.readers.python import calculate
 from grpolab.readers.shell_words import (
     ASSIGNMENT,
+    CLOSERS,
     GAP,
     MARKS,
     OPEN,
+    OPENERS,
     PART,
     UNSET,
     ScriptError,
     find_piece_end,
+    find_subshells,
     mark_open,
-    split_commands,
+    split_readable,
     split_tokens,
     unmark,
 )
 
 MOST_SPENT = 1 << 20  # characters that expansions make, and variables that branches copy
-LONGEST_OPEN = 2000  # characters of what two ways leave different
-
 PARAMETER = re.compile(
     r"\$(?:([A-Za-z_]\w*|[@*#?$!0-9-])|\{([A-Za-z_]\w*|[@*#]|\d+)(?:\[([^\]]*)\])?(.*)\})", re.DOTALL
 )
 DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
-SUCCEED = {
-    ":",
-    "true",
-    "cd",
-    "mkdir",
-    "module",
-    "source",
-    ".",
-    "set",
-    "shopt",
-    "ulimit",
-    "conda",
-    "echo",
-    "sleep",
-    "rm",
-}
+SUCCEED = {":", "true", "cd", "mkdir", "module", "source", ".", "set", "conda", "echo", "rm"}
 OF_THE_MACHINE = {"HOME", "USER", "PWD", "HOSTNAME", "PATH", "RANDOM", "SECONDS", "UID", "BASH_SOURCE"}
 ABSENT = re.compile(r"import torch_npu|\bnpu-smi\b|\brocm-smi\b")  # probes for special hardware, which fail
 FALLBACK = re.compile(r"\|\|\s*echo\s+(\w+)\W*$")  # and what `$(probe && echo A || echo B)` says then
+COUNTED = re.compile(
+    r"[A-Za-z_]\w*(?=\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:(?<=\+\+)|(?<=--))[A-Za-z_]\w*"
+)  # in `(( .. ))`
 COMPARISONS = {
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
     "-ge": operator.ge,
 }  # fmt: skip
-Variables = dict[str, list[str]]  # the elements of each; a plain variable has one
+Variables = dict[str, list[str]]  # the elements of each; a scalar has one
 
 
 @dataclass(frozen=True)
@@ -78,150 +67,144 @@ def find_training_command(text: str, is_training: Callable[[list[str]], bool]) -
     try:
         reader.read(MARKS.sub("?", text).replace("\r\n", "\n"))
     except (ScriptError, RecursionError) as error:
-        notes = [
-            f"not all of the script is read: {str(error) if isinstance(error, ScriptError) else 'it nests deeply'}"
-        ]
-    if not reader.found:
+        reason = str(error) if isinstance(error, ScriptError) else "it nests deeply"
+        notes = [f"not all of the script is read: {reason}"]
+    if not reader.trainings:
         return None
-    if len(reader.found) > 1:
-        notes.append(f"the script starts {len(reader.found)} trainings, the first is read")
-    words = next(iter(reader.found))
+    if len(reader.trainings) > 1:
+        notes.append(f"the script starts {len(reader.trainings)} trainings, the first is read")
+    words = next(iter(reader.trainings))
     parts = {at: ", ".join(part[1] for part in PART.finditer(word)) for at, word in enumerate(words)}
     return Command(tuple(map(unmark, words)), {at: text for at, text in parts.items() if text}, notes)
 
 
 @dataclass
-class _Frame:
-    """A compound command: what is known before it, after each way through it, and of the way that is read."""
+class _Block:
+    """A compound command that is being read. `taken` and `rest` are None where only a run can tell."""
 
     kind: str
-    live: bool  # whether it is read at all
-    before: Variables
-    word: str | None = None  # of `case`; None where it is open
-    holds: bool | None = True  # whether the way is taken; None where only a run can tell
-    is_decided: bool = False  # one way was taken: no other is
-    ways: list[Variables] = field(default_factory=list)
+    taken: bool | None  # the branch in hand is run
+    rest: bool | None  # a later branch may be run
+    before: tuple[Variables, bool | None]  # the variables and `rest` before the branch in hand
+    outside: Variables | None  # what is set again behind a subshell
+    word: str | None = None  # of `case`
 
 
 class _Reader:
-    """What is known while a script is read. A command's outcome is None where only a run can tell it."""
+    """The variables and the trainings of a script."""
 
     def __init__(self, is_training: Callable[[list[str]], bool]) -> None:
         self.is_training = is_training
-        self.found: dict[tuple[str, ...], None] = {}  # words of each training command, with marks
+        self.trainings: dict[tuple[str, ...], None] = {}  # words of each, with marks
         self.variables: Variables = {}
-        self.live, self.has_left, self.has_arguments = True, False, False
-        self.spent = self.depth = 0
+        self.blocks: list[_Block] = []
+        self.has_ended = self.has_arguments = False
+        self.spent = 0
 
     def read(self, text: str) -> None:
         """Read a script. Raises ScriptError where it cannot be read to its end."""
-        frames: list[_Frame] = []
+        commands, error = split_readable(text)
+        subshells = find_subshells(commands)
         outcome: bool | None = True
-        is_negated = False
-        for joint, words in split_commands(text):
-            self.spend(1 + len(frames) + (len(self.variables) if frames or joint != ";" else 0))
-            live = self.live and not self.has_left
-            # Behind `&&` or `||` a command is taken (True), left out, or only a run can tell.
-            taken = None if joint != ";" and outcome is None else joint == ";" or outcome is (joint == "&&")
+        for at, (joint, words) in enumerate(commands):
+            self.spend(1)
+            # Behind `&&` or `||` a command is run, or not, or only a run can tell.
+            is_chained = joint in ("&&", "||")
+            taken = None if is_chained and outcome is None else not is_chained or outcome is (joint == "&&")
+            is_dead = self.has_ended or any(block.taken is False for block in self.blocks)
+            outside = self.variables if at in subshells else None
             match words[0]:
                 case "!":
-                    is_negated = True
                     continue
-                case "if" | "while" | "until" | "for" | "case" | "{" | "(" | "function" as kind:
-                    frames.append(frame := _Frame(kind, live, dict(self.variables)))
-                    self.has_arguments |= kind == "function"
-                    if kind in ("{", "(", "function"):
-                        self.enter(frame, None if kind == "function" else taken)
-                    elif kind == "case" and live:
-                        frame.word = self.get_known(self.expand_text(words[1]))
-                    elif kind == "for" and live:
-                        frame.holds = self.set_loop(words)
-                case "then" | "do" if frames:
-                    frame = frames[-1]
-                    if frame.kind in ("while", "until"):  # several passes, if there is one
-                        outcome = False if outcome is (frame.kind == "until") else None
-                    self.enter(frame, frame.holds if frame.kind == "for" else outcome)
-                case "pattern" if frames:
-                    self.enter(frames[-1], self.fits(frames[-1].word, words[1:]))
-                case "elif" | "else" | ";;" if frames:
-                    self.leave(frames[-1])
-                    if words[0] == "else":
-                        self.enter(frames[-1], True)
-                case "fi" | "esac" | "done" | "}" | ")" if frames:
-                    self.leave(frame := frames.pop())
-                    ways = [*frame.ways, *([] if frame.is_decided else [frame.before])]
-                    self.variables = frame.before if frame.kind == "(" else merge_ways(ways)
-                    self.live = frame.live
-                    self.has_arguments &= frame.kind != "function"
-                    outcome = outcome if frame.kind in ("{", "(") else True
-                case _ if live and taken is None:
-                    before, self.variables = self.variables, dict(self.variables)
-                    self.read_simple(words)
-                    self.variables = before if self.has_left else merge_ways([before, self.variables])
-                    self.has_left = False
-                case _ if live and taken:
-                    outcome = self.read_simple(words)
-                    outcome = not outcome if is_negated and outcome is not None else outcome
-                    self.has_left &= joint == ";"
-            is_negated = False
+                case kind if kind in OPENERS:
+                    taken = None if kind == "function" else taken
+                    self.spend(len(self.variables))
+                    self.blocks.append(block := _Block(kind, taken, taken, (dict(self.variables), taken), outside))
+                    self.variables = dict(self.variables)
+                    if kind == "case" and not is_dead:
+                        block.word = self.get_known(self.expand_text(words[1]))
+                    elif kind == "for" and not is_dead:
+                        self.variables[words[1]] = [mark_open(" or ".join(words[3:]) or "$@")]
+                case "then" if self.blocks:
+                    self.enter(outcome)
+                case "do" if self.blocks:  # several passes, if there is one
+                    kind = self.blocks[-1].kind
+                    self.enter(False if kind != "for" and outcome is (kind == "until") else None)
+                case "else" if self.blocks:
+                    self.end_branch()
+                    self.enter(True)
+                case "pattern" if self.blocks and not is_dead:
+                    word, is_default = self.blocks[-1].word, words[1:] == ["*"]
+                    patterns = [self.expand_text(pattern) for pattern in words[1:]]
+                    is_fit = word is not None and any(fnmatch.fnmatchcase(word, pattern) for pattern in patterns)
+                    self.enter(is_default or (None if word is None else is_fit))
+                case "elif" | ";;" if self.blocks:
+                    self.end_branch()
+                    self.blocks[-1].taken = self.blocks[-1].rest
+                case closer if closer in CLOSERS and self.blocks:
+                    self.end_branch()
+                    block = self.blocks.pop()
+                    self.variables = self.variables if block.outside is None else block.outside
+                    outcome = outcome if closer in ("}", ")") else True
+                case _ if not is_dead and taken is not False:
+                    before = self.variables
+                    if taken is None or outside is not None:
+                        self.spend(len(before))
+                        self.variables = dict(before)
+                    outcome = self.read_simple(words, is_chained)
+                    if outside is not None:
+                        self.variables = outside
+                    elif taken is None:
+                        self.variables = merge_ways(before, self.variables)
+                    if outcome is not None and at and commands[at - 1][1] == ["!"]:
+                        outcome = not outcome
+        if error:
+            raise error
 
-    def enter(self, frame: _Frame, holds: bool | None) -> None:
-        """Begin a way through a compound command."""
-        frame.holds = holds
-        self.live = frame.live and not frame.is_decided and holds is not False
-        self.variables = dict(self.variables)
+    def enter(self, holds: bool | None) -> None:
+        """Begin a branch of the innermost block, by its condition."""
+        block = self.blocks[-1]
+        self.spend(len(self.variables))
+        block.before = dict(self.variables), block.rest
+        block.taken = False if False in (block.rest, holds) else None if None in (block.rest, holds) else True
+        if block.taken is not False:
+            block.rest = False if holds else None
 
-    def leave(self, frame: _Frame) -> None:
-        """End it. A way that exits trains nothing: it is not taken, and nothing of it stays."""
-        if self.live and not self.has_left:
-            frame.ways.append(self.variables)
-            frame.is_decided = frame.holds is True
-        self.has_left &= not self.live
-        self.live = frame.live and not frame.is_decided
-        self.variables = dict(frame.before)
+    def end_branch(self) -> None:
+        """End the branch in hand; what it sets is open where only a run can tell whether it is taken."""
+        block = self.blocks[-1]
+        if block.taken is None:
+            self.variables = merge_ways(block.before[0], self.variables)
 
-    def fits(self, word: str | None, patterns: list[str]) -> bool | None:
-        """Decide whether a branch of `case` is taken."""
-        if word is None:
-            return True if patterns == ["*"] else None
-        return any(fnmatch.fnmatchcase(word, self.expand_text(each)) for each in patterns)
-
-    def set_loop(self, words: list[str]) -> bool | None:
-        """Set the variable of a `for`; True where it has one pass."""
-        values = [each for word in words[3:] for each in self.expand_words(word)]
-        values = values if words[2:3] == ["in"] else [mark_open("$@")]
-        self.variables[words[1]] = values if len(values) == 1 else [mark_open(" or ".join(map(unmark, values)))]
-        return True if len(values) == 1 else None
-
-    def read_simple(self, words: list[str]) -> bool | None:
-        """Read an assignment, a test or a program."""
+    def read_simple(self, words: list[str], is_chained: bool) -> bool | None:
+        """Read an assignment, a test or a program; return whether it succeeds, None where only a run can tell."""
         first = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
         if first == len(words) or words[first] in DECLARATIONS:
-            for match, word in [(ASSIGNMENT.match(word), word) for word in words]:
-                if match:
+            for word in words:
+                if match := ASSIGNMENT.match(word):
                     self.assign(word, *match.groups())
             return True
-        if words[0] in ("[", "[[", "test") or words[-1] in ("]", "]]"):
+        if words[0] in ("[", "[[", "test") or words[-1] == "]]":
             return self.decide([self.expand_text(word) for word in words if word not in ("[", "[[", "test", "]", "]]")])
         if words[0].startswith("(("):
-            self.variables |= {name: [mark_open(words[0])] for name in re.findall(r"[A-Za-z_]\w*", words[0])}
+            self.variables |= {name: [mark_open(words[0])] for name in COUNTED.findall(words[0])}
             return None
         fields = [each for word in words[first:] for each in self.expand_words(word)] or [":"]
         name = fields[0]
-        if name in ("exit", "return", "break", "continue"):
-            self.has_left = True
+        if name in ("exit", "return", "break", "continue") and not is_chained:
+            self.has_ended = not self.blocks
+            if self.blocks:
+                block = self.blocks[-1]
+                block.taken = False
+                if name == "exit":  # what trains is another branch
+                    self.variables, block.rest = dict(block.before[0]), block.before[1]
         elif name == "set" and "--" in fields:
             self.has_arguments = True
         elif name in ("read", "unset"):
             self.variables |= {each: [mark_open(f"${each}")] for each in fields[1:]}
-        elif not name.startswith("python"):
-            for script in [script for flag, script in itertools.pairwise(fields) if re.fullmatch("-l?c", flag)]:
-                if " " in script and self.depth < 3:
-                    self.depth += 1
-                    self.read(unmark(script))
         fields = fields[1:] if name == "eval" else fields
         if name not in ("echo", "printf", "cat", "grep") and self.is_training(list(map(unmark, fields))):
-            self.found.setdefault(tuple(fields))
+            self.trainings.setdefault(tuple(fields))
         return True if name in SUCCEED else False if name == "false" or ABSENT.search(" ".join(fields)) else None
 
     def decide(self, operands: list[str]) -> bool | None:
@@ -302,7 +285,8 @@ class _Reader:
         plain, braced, index, rest = match.groups()
         name = plain or braced
         elements = self.variables.get(name)
-        is_set_elsewhere = name in "@*?$!-0" or (self.has_arguments and name[0] in "#123456789")
+        has_arguments = self.has_arguments or any(block.kind == "function" for block in self.blocks)
+        is_set_elsewhere = name in "@*?$!-0" or (has_arguments and name[0] in "#123456789")
         if is_set_elsewhere or (elements is None and name in OF_THE_MACHINE):
             return mark_open(source)
         if name == "#":  # the number of arguments, or the length of a variable
@@ -335,15 +319,13 @@ class _Reader:
         return None if (number := calculate(text.strip().replace("/", "//"))) is None else int(number)
 
 
-def merge_ways(ways: list[Variables]) -> Variables:
-    """Return what is the same after each way; from where a variable's elements differ on, it is open."""
-    result = dict(ways[0])
-    for way in ways[1:]:
-        for name in result.keys() | way.keys():
-            one, other = result.get(name, []), way.get(name, [])
-            if one != other:
-                pairs = enumerate(zip(one, other, strict=False))
-                same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))
-                texts = [unmark(" ".join(part[same:])) or "nothing" for part in (one, other)]
-                result[name] = [*one[:same], mark_open(" or ".join(texts)[:LONGEST_OPEN])]
-    return result
+def merge_ways(one: Variables, other: Variables) -> Variables:
+    """Return what is the same after both ways; from where a variable's elements differ on, it is open."""
+    merged = dict(one)
+    for name in one.keys() | other.keys():
+        left, right = one.get(name, []), other.get(name, [])
+        if left != right:
+            same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))])
+            texts = [unmark(" ".join(elements[same:])) or "nothing" for elements in (left, right)]
+            merged[name] = [*left[:same], mark_open(" or ".join(texts))]
+    return merged

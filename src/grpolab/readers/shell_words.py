@@ -1,10 +1,11 @@
-"""The words of a bash script as they are written: its text as commands, and the marks of what a value leaves open."""
+"""The commands and words of a bash script as they are written, and the marks of what a value leaves open."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+LONGEST_OPEN = 2000  # characters of an open part
 DEEPEST = 30  # quotations and brackets inside each other
 # An open part of a value is a mark, its source and END; GAP separates the words that an expansion makes.
 OPEN, UNSET, END, GAP = "\ue000", "\ue001", "\ue002", "\ue003"
@@ -16,10 +17,13 @@ OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&?|&(?!>)|[;()\n]")
 REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()[ \t]*")
 BRACKETS = (("$((", "))"), ("${", "}"), ("$(", ")"), ("`", "`"), ("<(", ")"), (">(", ")"), ('"', '"'))
 KEYWORDS = {"if", "then", "elif", "else", "fi", "do", "done", "while", "until", "esac", "{", "}", "!"}
+OPENERS = {"if", "while", "until", "for", "case", "{", "(", "function"}
+CLOSERS = {"fi", "done", "esac", "}", ")"}
+IN_SUBSHELL = {"|", "|&", "&"}  # operators whose commands leave the script's variables alone
 
 
 class ScriptError(ValueError):
-    """What of a script cannot be read; the text says why."""
+    """A script that cannot be read to its end; the text says why."""
 
 
 def unmark(text: str) -> str:
@@ -29,10 +33,7 @@ def unmark(text: str) -> str:
 
 def mark_open(source: str, mark: str = OPEN) -> str:
     """Return an open part of a value, by how it is written."""
-    return f"{mark}{MARKS.sub('', source)}{END}"
-
-
-# Syntax: a script as words and operators, and those as commands.
+    return f"{mark}{MARKS.sub('', source)[:LONGEST_OPEN]}{END}"
 
 
 def find_piece_end(text: str, at: int, quoted: bool = False, depth: int = 0) -> int:
@@ -84,23 +85,23 @@ def split_tokens(text: str) -> Iterator[str]:
             end = blanks.end()
         elif text.startswith("((", at):
             yield text[at : (end := find_bracket_end(text, at + 2, "))"))]
-        elif found := OPERATOR.match(text, at):
-            yield found[0]
-            end = found.end()
-            while found[0] == "\n" and documents:
+        elif match := OPERATOR.match(text, at):
+            yield match[0]
+            end = match.end()
+            while match[0] == "\n" and documents:
                 document = re.compile(rf"^\s*{re.escape(documents.pop(0))}$", re.MULTILINE).search(text, end)
                 end = document.end() if document else len(text)
-        elif found := REDIRECTION.match(text, at):
-            end = find_word_end(text, found.end())
-            if found[0].strip().endswith(("<<", "<<-")):
-                documents.append(text[found.end() : end].strip("'\"\\"))
+        elif match := REDIRECTION.match(text, at):
+            end = find_word_end(text, match.end())
+            if match[0].strip().endswith(("<<", "<<-")):
+                documents.append(text[match.end() : end].strip("'\"\\"))
         elif (end := find_word_end(text, at)) > at:
             yield text[at:end]
         at = max(end, at + 1)
 
 
 def split_commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each command with what joins it to the one before: `;`, `&&` or `||`. A keyword is a command."""
+    """Yield each command with the operator before it; a keyword is a command."""
     words, joint, is_pattern = list[str](), ";", False
     for token in split_tokens(text):
         if is_pattern and token == ")":
@@ -121,7 +122,8 @@ def split_commands(text: str) -> Iterator[tuple[str, list[str]]]:
                 yield ";", [";;"]
                 is_pattern = True
             if token != "\n" or words:  # a line may end behind `&&`
-                joint, words = token if token in ("&&", "||") else ";", words if words == ["function"] else []
+                joint = token if token in ("&&", "||", *IN_SUBSHELL) else ";"
+                words = words if words == ["function"] else []
         elif token in KEYWORDS and (not words or words[0] == "function"):
             yield joint, ["function"] if words else [token]
             words, joint, is_pattern = [], ";", False
@@ -132,3 +134,26 @@ def split_commands(text: str) -> Iterator[tuple[str, list[str]]]:
                 words, joint, is_pattern = [], ";", True
     if words:
         yield joint, words
+
+
+def split_readable(text: str) -> tuple[list[tuple[str, list[str]]], ScriptError | None]:
+    """Return the commands up to the first place that cannot be read, and why it cannot."""
+    commands: list[tuple[str, list[str]]] = []
+    try:
+        commands.extend(split_commands(text))
+    except ScriptError as error:
+        return commands, error
+    return commands, None
+
+
+def find_subshells(commands: list[tuple[str, list[str]]]) -> set[int]:
+    """Return the numbers of the commands that run in a subshell: `( .. )`, the parts of a pipe, what `&` ends."""
+    subshells, starts = set[int](), list[int]()
+    behind = [joint for joint, _ in commands[1:]] + [";"]
+    for at, (joint, words) in enumerate(commands):
+        if words[0] in OPENERS:
+            starts.append(at)
+        start = starts.pop() if words[0] in CLOSERS and starts else at
+        if joint in ("|", "|&") or words[0] == "(" or (behind[at] in IN_SUBSHELL and words[0] not in OPENERS):
+            subshells.add(start)
+    return subshells

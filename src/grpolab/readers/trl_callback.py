@@ -90,7 +90,7 @@ class RunFolder(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **given: Any,
     ) -> None:
-        """An update's row, and a rollout's where it is the first on its batch; none of evaluations and summaries."""
+        """Write a row for the update, and one for the rollout if the batch is new; skip evaluations and summaries."""
         logs = logs or {}
         if not self.folder or "loss" not in logs or "train_runtime" in logs or state.global_step < 1:
             return
@@ -117,7 +117,7 @@ class RunFolder(TrainerCallback):
             self._give_up(error)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """The outcome, last: diverged where the last loss or gradient is not finite."""
+        """Write the outcome: the run diverged if its last loss or gradient norm is not finite."""
         if not self.folder:
             return
         odd = [name for name in ("loss", "grad_norm") if not math.isfinite(float(self._last.get(name, 0)))]
@@ -141,7 +141,7 @@ class RunFolder(TrainerCallback):
             self._give_up(error)
 
     def _place(self, identity: str, is_resumed: bool) -> Path:
-        """The folder of this run: a new one, or that of the same run that has no outcome yet and goes on."""
+        """Return a new folder for this run, or the unfinished folder of the run that is resumed."""
         number = 1
         while True:
             folder = self.results.run(identity if number == 1 else f"{identity}-{number}")
@@ -161,17 +161,17 @@ class RunFolder(TrainerCallback):
 
 
 def _minibatches(args: Any) -> int:
-    """Optimiser steps in a pass over a batch of completions."""
+    """Return the optimiser steps of one pass over a batch of completions."""
     return max(1, args.steps_per_generation // args.gradient_accumulation_steps)
 
 
 def _rollout_step(args: Any, optimizer_steps: int) -> int:
-    """The rollout step, from 0, of the last of so many optimiser steps."""
+    """Return the rollout step, counted from 0, of the last of these optimiser steps."""
     return (optimizer_steps - 1) // (args.num_iterations * _minibatches(args))
 
 
 def _bytes_before(journal: Path, optimizer_step: int) -> int:
-    """How much of a journal was written before an optimiser step: what comes behind is trained again."""
+    """Return the size of a journal up to an optimiser step; what is behind it is trained again."""
     return sum(len(line(row)) for row in Tail(journal).read() if row["optimizer_step"] < optimizer_step)
 
 

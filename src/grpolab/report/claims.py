@@ -85,7 +85,7 @@ class Claim:
 
     @property
     def is_finding(self) -> bool:
-        """Whether it was tested; checks and descriptions are listed apart."""
+        """Return whether the hypothesis was tested; checks and descriptions are listed apart."""
         return self.verdict in VERDICTS
 
 
@@ -106,8 +106,8 @@ def decide(studies: Sequence[StudyRuns]) -> list[Claim]:
     claims = dict[int, Claim]()
     for family in dict.fromkeys(question.family for question in asked):
         places = [n for n, question in enumerate(asked) if question.family == family]
-        of_family, gone = [asked[n] for n in places], _taken_back(family, studies)
-        claims |= zip(places, _decide_together(of_family, gone) if family else map(_described, of_family), strict=True)
+        of_family, gone = [asked[n] for n in places], _count_withdrawn(family, studies)
+        claims |= zip(places, _decide_together(of_family, gone) if family else map(_describe, of_family), strict=True)
     placebo = [_placebo(study, *pair) for study in studies for pair in study.plan.get("placebo", [])]
     decided = [*(claims[n] for n in range(len(asked))), *placebo]
     tested = [n for n, claim in enumerate(decided) if claim.is_finding and np.isfinite(claim.q)]
@@ -126,8 +126,8 @@ def standing(study: StudyRuns, claims: Sequence[Claim]) -> str:
     return f"Confirmatory: {listing(sure)}; the rest is exploratory." if sure else "Exploratory."
 
 
-def _taken_back(family: str, studies: Sequence[StudyRuns]) -> int:
-    """Count hypotheses of a registration that are not asked as they were any more: they keep their share of ALPHA."""
+def _count_withdrawn(family: str, studies: Sequence[StudyRuns]) -> int:
+    """Count the hypotheses of a registration that were changed or removed since: they keep their share of ALPHA."""
     entries = [known.items() for study in studies if (known := study.plan.get("registered"))]
     left = {name for known in entries for name, entry in known if entry["line"] == family}
     return len(json.loads(family)["hypotheses"].keys() - left) if left else 0
@@ -143,7 +143,7 @@ def _kind(question: AskedQuestion) -> str:
     return "label" if is_label else "trend" if question.hypothesis["trend"] else "mean"
 
 
-def _tested(question: AskedQuestion, n: int) -> tuple[float, float, bool]:
+def _run_tests(question: AskedQuestion, n: int) -> tuple[float, float, bool]:
     """Test the first n seeds: p of a direction, p of the margin, and whether the estimate lies where it is claimed.
 
     The margin counts only where every task is inside its own, and the tasks (fewer than seeds) do not disagree.
@@ -182,7 +182,7 @@ def _disagreement(question: AskedQuestion, n: int) -> float:
 def _decide_together(family: Sequence[AskedQuestion], gone: int = 0) -> list[Claim]:
     """Decide the questions of one family; `gone` more hypotheses of it are not asked any more."""
     looks = family[0].looks
-    tests_MK = [[_tested(question, n) for n in looks] for question in family]
+    tests_MK = [[_run_tests(question, n) for n in looks] for question in family]
     found = LookTests(*(np.array([[test[i] for test in of] for of in tests_MK]) for i in range(3)))
     equal_M = np.array([question.hypothesis["direction"] == "equal" for question in family])
     decisions = planned.decide(found, equal_M=equal_M, gone=gone)
@@ -199,8 +199,8 @@ def _decide_together(family: Sequence[AskedQuestion], gone: int = 0) -> list[Cla
     return claims
 
 
-def _described(question: AskedQuestion) -> Claim:
-    """Describe a check, or a hypothesis that is not asked: with an ordinary 95% interval, and no test."""
+def _describe(question: AskedQuestion) -> Claim:
+    """Describe a check, or a hypothesis outside of every family: an ordinary 95% interval, and no test."""
     n = len(question.values_STA)
     verdict = DESCRIBED
     if question.hypothesis["by_construction"]:
@@ -259,7 +259,7 @@ def _claim(
         short = f"tau {size}"
     flags = tuple(_flags(question, verdict, n, y_S, margin_sds, (low, high), interval[1]))
     label, why = (CHECK, "") if hypothesis["by_construction"] else (question.label, question.why)
-    adjusted_p, found = min(adjusted_p, 1.0), _found(verdict, tasks, disagreement < ALPHA)
+    adjusted_p, found = min(adjusted_p, 1.0), _verdict_by_task(verdict, tasks, disagreement < ALPHA)
     tested = hypothesis.get("tested")  # plans of older programs have none
     return Claim(
         study=question.study,
@@ -291,8 +291,8 @@ def _claim(
     )
 
 
-def _found(verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
-    """Write a verdict; of a direction on which tasks disagree, with the tasks that show it by themselves."""
+def _verdict_by_task(verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
+    """Write a verdict; where tasks disagree about a direction, name the tasks that show it alone."""
     if not disagree or verdict not in (SUPPORTED, OPPOSITE):
         return verdict
     shown = 1 if verdict == SUPPORTED else -1

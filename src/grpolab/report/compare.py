@@ -1,7 +1,7 @@
-"""Agreement of a new sweep with another outcome: bit for bit if a run is the same one, else within margins.
+"""Comparison of two outcomes: bit for bit where they share a run, else within margins.
 
-A difference that is not found is no agreement: a row `agrees` only if the whole interval of its difference lies within
-a margin that is a share of what training changes. Otherwise the row says what difference these runs would have shown.
+Finding no difference is not agreement. A row `agrees` where the whole interval of its difference lies within a margin,
+a share of what training changes; any other row names the difference that these runs would have shown.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _find_detectable(row: Comparison, level: float) -> float | None:
 
 
 def _summarize(here: StudyRuns, there: StudyRuns, same: pd.DataFrame) -> str:
-    """Say how many runs are the same ones, and which of them are not equal to the bit."""
+    """Count the runs that both outcomes have, and name those that are not equal to the bit."""
     text = f"{here.name}: {count(len(here.done), 'run')} here, {len(there.done)} there"
     for where, side in (("here", here), ("there", there)):
         if names := cell_names(side.cells[side.cells["outcome"] == DAMAGED]):

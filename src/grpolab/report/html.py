@@ -77,7 +77,7 @@ def _describe(figure: str) -> str:
 
 
 def _anchor(path: Path) -> str:
-    """Return a figure's anchor: `figures/ranking/ranking_final_accuracy.png` stands at #ranking_final_accuracy."""
+    """Return the anchor of a figure: `figures/ranking/ranking_final_accuracy.png` stands at #ranking_final_accuracy."""
     return path.stem
 
 

@@ -87,7 +87,7 @@ def write(
         first,
         _picture(*picture) if picture else "",
         _preconditions(studies),
-        *(_study(part) for part in parts if alone or part.study is studies[-1]),
+        *(_write_runs(part) for part in parts if alone or part.study is studies[-1]),
         _pages(parts[:-1]),
         _tuning().join_sections([part.tuning for part in parts]),
         diagnosis(studies),
@@ -109,7 +109,7 @@ def write_found(study: StudyRuns, output: Path, found: str, lacks: Sequence[str]
 
     In Markdown, `found` names the runs, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
     """
-    pictures = _drawn([study], output, lambda line: None, shown=False)[study.name]
+    pictures = _draw_figures([study], output, lambda line: None, shown=False)[study.name]
     written = [kept for table in tables(study) if (kept := table.without_empty_columns)]
     for table in written:
         table.write(output / "tables")
@@ -117,7 +117,7 @@ def write_found(study: StudyRuns, output: Path, found: str, lacks: Sequence[str]
         f"# {study.name}\n\n{study.plan['question']}",
         found,
         f"## What the logs lack\n\n{_bullets(lacks)}",
-        _study(StudyPage(study, pictures, written)),
+        _write_runs(StudyPage(study, pictures, written)),
         diagnosis,
     ]
     return _write_report(sections, output)
@@ -153,7 +153,7 @@ def _make(
     loaded = load(results, name)
     claims = decide(loaded)
     studies = [replace(study, single_seeds=single_seeds, standing=standing(study, claims)) for study in loaded]
-    pictures, parts = _drawn(studies, output, progress, shown), list[StudyPage]()
+    pictures, parts = _draw_figures(studies, output, progress, shown), list[StudyPage]()
     for study in studies:
         place = _place(study, studies)
         written = tables(study) if len(study.cells) else []
@@ -179,7 +179,9 @@ def _place(study: StudyRuns, studies: Sequence[StudyRuns]) -> Path:
     return Path() if study is studies[-1] else Path(study.name)
 
 
-def _drawn(studies: Sequence[StudyRuns], output: Path, progress: Progress, shown: bool) -> dict[str, list[Picture]]:
+def _draw_figures(
+    studies: Sequence[StudyRuns], output: Path, progress: Progress, shown: bool
+) -> dict[str, list[Picture]]:
     """Draw and write every figure of each study; where there are many, in a process for each core.
 
     The processes are started anew and are given the studies: a fork would copy the locks of this one's threads.
@@ -315,7 +317,7 @@ def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:
     return f"![{alt}]({path})\n\n**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}.{seeds}{gaps}"
 
 
-def _study(part: StudyPage, above: Path = Path()) -> str:
+def _write_runs(part: StudyPage, above: Path = Path()) -> str:
     """Write what the runs of a study show: sentences, figures, tables. `above`: the way from its page to the report."""
     study, has_cells = part.study, len(part.study.cells) > 0
     differences = "paired by seed, and factors (in logarithms) too" if study.is_paired else "Welch's, unpaired"
@@ -337,7 +339,7 @@ def _study(part: StudyPage, above: Path = Path()) -> str:
 def _write_page(part: StudyPage, claims: Sequence[Claim], output: Path) -> None:
     """Write the page of one study of a collection: pages/<study>.md and .html."""
     head = f"# {part.study.name}\n\n{part.study.plan['question']}\n\n[The whole report](../report.md)"
-    text = _blocks([head, *_verdicts(claims), _study(part, Path(".."))]) + "\n"
+    text = _blocks([head, *_verdicts(claims), _write_runs(part, Path(".."))]) + "\n"
     page = output / "pages" / f"{part.study.name}.md"
     write_text_atomic(page, text)
     write_text_atomic(page.with_suffix(".html"), html.from_markdown(text, page.parent, page.parents[1]))

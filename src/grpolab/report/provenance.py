@@ -1,4 +1,4 @@
-"""Where the numbers of a report come from: its runs, what they cost, which are damaged, and how to make them again."""
+"""Provenance of a report's numbers: its runs, their cost, the damaged ones, and the commands that make them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hypotheses ask, in numbers: of which seeds, tasks and arms, within which margin.
+"""Hypotheses in numbers: their seeds, tasks and arms, the values of each, and the margins.
 
 A hypothesis is one question for each combination of the levels that it leaves open. Its unit is the seed: the mean over
 tasks of the difference that a seed shows, each in units of the smallest difference that matters there (the margin).
@@ -55,17 +55,17 @@ class AskedQuestion:
 
     @property
     def logarithmic(self) -> bool:
-        """Whether arms are compared as factors."""
+        """Return whether arms are compared as factors."""
         return self.hypothesis["scale"] == "log"
 
     @property
     def sign(self) -> float:
-        """1 where the difference should be above 0, else -1."""
+        """Return 1 where the difference should be above 0, else -1."""
         return -1.0 if self.hypothesis["direction"] == "less" else 1.0
 
     @property
     def beyond(self) -> float:
-        """The claimed distance beyond 0, on the tested scale."""
+        """Return the claimed distance beyond 0, on the tested scale."""
         given = self.hypothesis["beyond"]
         return float(np.log(given or 1)) if self.logarithmic else given
 
@@ -81,7 +81,7 @@ class AskedQuestion:
 
     @property
     def unit_T(self) -> NDArray:
-        """The unit of a difference, task by task: its margin, where each task has one."""
+        """Return the unit of a difference in each task: its margin where every task has one, else 1."""
         return self.margin_T if np.isfinite(self.margin_T).all() else np.ones(len(self.tasks))
 
     def pooled(self, n: int) -> NDArray:
@@ -107,13 +107,13 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
     """
     name = hypothesis["id"] if owner is study else f"{study.name}.{hypothesis['id']}"
     entry = owner.plan.get("registered", {}).get(name)
-    for where, here, tasks, arms in _asked(study, hypothesis):
+    for where, here, tasks, arms in _combinations(study, hypothesis):
         question = _question(study, hypothesis, where, here, tasks, arms, entry, owner)
         family = "" if not decided or hypothesis["by_construction"] else entry["line"] if entry else owner.name
         yield replace(question, family=family)
 
 
-def _asked(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
+def _combinations(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
     """Yield each combination of open levels, its cells (the metric as `value`), its tasks, and the arms.
 
     Only tasks that have all arms count. Arms with a task of their own each (lengths of answers) are compared over all
@@ -275,7 +275,7 @@ def margins(study: StudyRuns, hypothesis: Hypothesis) -> dict[str, float]:
     """
     return {
         place: float(_margin(study, hypothesis, here[here["task"] == task]))
-        for where, here, tasks, _ in _asked(study, hypothesis)
+        for where, here, tasks, _ in _combinations(study, hypothesis)
         for place, task in zip(_places(where, tasks), tasks, strict=True)
     }
 

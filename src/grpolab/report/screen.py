@@ -1,7 +1,7 @@
 """The screen of a study for a terminal: computed once for what lies on the disk, and from then on read.
 
-What it was computed from is known by content, never by times: plans, run folders, the committed reference, the registry
-at the commits of its runs, and this program. Where any of it is another, it is computed again.
+It is computed again where the content of a plan, a run folder, the committed reference, the registry at the commits of
+its runs, or this program has changed. Times of files do not count.
 
 The committed outcome has its screens too, so that a fresh clone answers at once. They are read as long as no cell of
 the study has a run folder here; a test holds that they are what this program computes (`tests/report/test_screen.py`).
@@ -29,7 +29,7 @@ COMPUTED_BY = ("numpy", "pandas", "pyarrow", "scipy")
 
 
 def screen(results: Results, name: str) -> str:
-    """The screen of a study as text; draws nothing. Raises RequestError as `page.write`."""
+    """Return the screen of a study as text; draw nothing. Raises RequestError as `page.write`."""
     if _is_as_committed(results, name) and (text := _read(_committed_file(results, name), committed_state(results))):
         return text
     state = state_of(results, name)
@@ -94,9 +94,9 @@ def _record(state: str, studies: Sequence[StudyRuns], markdown: str) -> dict[str
 
 
 def keep(results: Results, name: str, state: str, studies: Sequence[StudyRuns], markdown: str) -> str:
-    """The screen as text, kept for the next who asks; `state` is that from before its studies were loaded.
+    """Return the screen as text, and keep it for the next call; `state` was taken before its studies were loaded.
 
-    Not kept where that has changed since, nor in a folder that cannot be written or is a reference alone.
+    A screen is not kept where the state has changed since, nor in a folder that is read-only or a reference alone.
     """
     record = _record(state, studies, markdown)
     if (results.root / "format.json").is_file() and state_of(results, name) == state:
@@ -106,7 +106,7 @@ def keep(results: Results, name: str, state: str, studies: Sequence[StudyRuns], 
 
 
 def state_of(results: Results, name: str) -> str:
-    """A hash of all that the screen is computed from but the registry. Raises RequestError for an unknown study."""
+    """Return a hash of all that the screen is computed from, except the registry. Raises RequestError as `plans_of`."""
     plans = plans_of(results, name)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     files = [
@@ -127,7 +127,7 @@ def state_of(results: Results, name: str) -> str:
 
 
 def _registered(commits: Iterable[str]) -> dict[str, str]:
-    """What the registry said at some commits, which git may learn or forget."""
+    """Return commit -> hash of the registry at that commit: git may learn or forget a commit."""
     lines = {commit: "\n".join(sorted(registry_at(commit))) for commit in commits}
     return {commit: hashlib.sha256(text.encode()).hexdigest() for commit, text in lines.items()}
 

@@ -97,8 +97,3 @@ def markdown_table(frame: pd.DataFrame) -> str:
     lines = [list(frame.columns), *frame.itertuples(index=False)]
     head, *rows = ("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
     return "\n".join([head, "|" + "---|" * frame.shape[1], *rows])
-
-
-def _rows(frame: pd.DataFrame) -> list[Sequence]:
-    """The titles, then every row."""
-    return [list(frame.columns), *frame.itertuples(index=False)]

@@ -1,4 +1,4 @@
-"""Put a run together: task, policy, learner, evaluator and state as they are before the first rollout step."""
+"""The parts of a run before its first rollout step: task, policy, learner, evaluator and state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunParts:
 
 
 def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) -> RunParts:
-    """Make a run's parts. Raises RequestError where a user's task, reward or model cannot be used."""
+    """Make a run's parts. Raises RequestError if a user's task, reward or model cannot be used."""
     task = make_task(settings.task)
     policy = make_policy(settings, task)
     weights = warm.weights()

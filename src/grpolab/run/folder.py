@@ -80,7 +80,7 @@ class Journal:
         return length
 
     def close(self) -> None:
-        """Flush and close; closed also where the disk is full. Raises as `sync`."""
+        """Flush and close, even if the disk is full. Raises as `sync`."""
         with self._file:
             self.sync()
 
@@ -122,12 +122,12 @@ class Outcome:
 
 
 def is_begun(folder: Path) -> bool:
-    """Say whether a run folder has content; a run that fails before it starts has an outcome alone."""
+    """Return True if a run folder has content; a run that fails before it starts has an outcome alone."""
     return (folder / "settings.yaml").exists() or (folder / "outcome.json").exists()
 
 
 def find_outcome(folder: Path) -> dict[str, Any] | None:
-    """Return a run's outcome; None where there is none, or a damaged one: the run is then done again."""
+    """Return a run's outcome; None if it has none or a damaged one, and is done again."""
     try:
         return read_outcome(folder)
     except Damaged as damage:
@@ -153,7 +153,7 @@ def record_failure(folder: Path, reason: str, rollout_steps: int, error: str | N
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as a sentence, with the place in front where user code raised it."""
+    """Return an error as a sentence that begins with the line of user code that raised it."""
     text = str(error) if isinstance(error, RequestError) else f"{type(error).__name__}: {error}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith("<") and not is_library(Path(frame.filename)):

@@ -17,7 +17,7 @@ from grpolab.vocabulary import RESULTS
 
 
 def follow(settings: Resolved, results: Results, place: int, meeting: str | None = None) -> int:
-    """Do this process's share of a run; the exit code. A run that has its outcome is left as it is."""
+    """Do this process's share of a run and return the exit code; leave a run that has its outcome as it is."""
     from grpolab.grpo.processes import LostProcess
     from grpolab.run import train
 
@@ -43,7 +43,7 @@ def _leave_signals_to_the_first() -> None:
 
 
 def main() -> int:
-    """One of the processes that the first one starts; its exit code."""
+    """Run as one of the processes that the first one starts; return the exit code."""
     _leave_signals_to_the_first()
     die_with_parent()
     ready = os.dup(1)

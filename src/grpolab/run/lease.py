@@ -61,7 +61,7 @@ class Host:
         return holder | ({"session": self.session} if self.session else {})
 
     def lives(self, holder: dict[str, Any]) -> bool | None:
-        """Say whether a holder's process exists; None where that cannot be seen from here."""
+        """Return True if a holder's process exists; None if that cannot be seen from here."""
         here = _machine()
         if not here.keys() <= holder.keys() or any(holder[key] != here[key] for key in ("host", "machine")):
             return None
@@ -99,7 +99,7 @@ class Host:
         return self.now() + self._clock
 
     def touch(self, file: Path) -> None:
-        """Give the file the file system's time."""
+        """Set the file's time to that of the file system."""
         os.utime(file)
 
 
@@ -117,7 +117,7 @@ class Lease:
         self._beats: threading.Thread | None = None
 
     def attempt(self) -> bool:
-        """Take the folder, made where it is absent; return False where another process has it or is being watched."""
+        """Take the folder, and create it if absent; return False if another process has it or may still have it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         files = _find_leases(self.folder)
         if files and not self._is_over(files[-1]):
@@ -134,7 +134,7 @@ class Lease:
         return True
 
     def _is_over(self, file: Path) -> bool:
-        """Say whether the lease has ended, or was silent for long and still is after it was watched."""
+        """Return True if the lease has ended, or was silent for long and still is after it was watched."""
         silence, touched = _silence(file, self.host)
         if silence < LEASE_SECONDS or math.isinf(silence):
             return math.isinf(silence)
@@ -143,7 +143,7 @@ class Lease:
         return self.host.now() - self._since >= WATCH_SECONDS
 
     def check(self) -> None:
-        """Raise LeaseLost where another process has taken the folder. Called before each write that lasts."""
+        """Raise LeaseLost if another process has taken the folder. Called before each write that lasts."""
         try:
             content = self._file.read_bytes()  # opening asks the server; `stat` may be answered from a cache
         except OSError as error:
@@ -171,7 +171,7 @@ class Lease:
         self._beats.start()
 
     def release(self) -> None:
-        """Give the folder up; do nothing where another process has it."""
+        """Give the folder up; do nothing if another process has it."""
         self._ends.set()
         if self._beats:
             self._beats.join()
@@ -195,7 +195,7 @@ def leased(folder: Path) -> Iterator[Lease]:
 
 
 def is_taken(folder: Path, host: Host = HERE) -> bool:
-    """Say whether a process works in the folder now, as far as can be seen from here."""
+    """Return True if a process works in the folder now, as far as this machine can tell."""
     files = _find_leases(folder)
     return bool(files) and _silence(files[-1], host)[0] < LEASE_SECONDS
 
@@ -222,7 +222,7 @@ def _number(name: str) -> int:
 
 
 def _silence(file: Path, host: Host) -> tuple[float, float]:
-    """Return seconds since the holder's last touch, and its time; 0 where it is seen to live, inf where it ended.
+    """Return seconds since the holder's last touch, and its time; 0 if it is seen to live, inf if it ended.
 
     A file from the future counts by its distance too: its clock differs, and it is watched.
     """
@@ -237,7 +237,7 @@ def _silence(file: Path, host: Host) -> tuple[float, float]:
 
 
 def _read(file: Path) -> tuple[dict[str, Any] | None, float]:
-    """Return a lease's holder and the time of its last touch. Raises OSError where it is no file.
+    """Return a lease's holder and the time of its last touch. Raises OSError if it is no file.
 
     The holder is {} where the lease has ended, and None where the file cannot be read, as after a power cut.
     """

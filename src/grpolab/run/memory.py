@@ -34,7 +34,7 @@ class Sizes:
 
     @staticmethod
     def of(config: dict[str, Any]) -> Sizes | None:
-        """Read the sizes of a model with gated layers, as Llama has them; None where the config names others."""
+        """Read the sizes of a model with gated layers, as Llama has them; None if the config names others."""
         config = config.get("text_config", config)
         try:
             heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
@@ -79,7 +79,7 @@ def parts(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]
 
 
 def problems(settings: RunSettings) -> list[str]:
-    """Return a sentence where a batch, or a pretrained model's update with one completion, certainly does not fit.
+    """Return a sentence if a batch, or a pretrained model's update with one completion, certainly does not fit.
 
     A lower bound: prompts are not counted, nor logits, the sampler's cache or the program itself.
     """
@@ -187,7 +187,7 @@ def cores() -> int:
 
 
 def memory_of(device: str) -> int:
-    """Return the bytes of the machine's memory, or of its GPU's, 0 where it has none; imports torch only for a GPU."""
+    """Return the bytes of the machine's memory, or of its GPU's, 0 if it has none; imports torch only for a GPU."""
     if device == "cpu":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     import torch

@@ -36,13 +36,13 @@ def started_by_torchrun() -> int:
 
 
 def rank() -> int:
-    """Return the place of this process among those of torchrun; 0 where there are no others."""
+    """Return the place of this process among those of torchrun; 0 if there are no others."""
     return int(os.environ.get("RANK", "0")) if started_by_torchrun() > 1 else 0
 
 
 @contextmanager
 def together(settings: Resolved, results: Results) -> Iterator[Processes]:
-    """Give the first process of a run all its processes; those that it starts end with it."""
+    """Yield all processes of a run to its first one; those that it starts end with it."""
     from grpolab.grpo.processes import ALONE
 
     size = settings.data_parallel or 1

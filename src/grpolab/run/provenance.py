@@ -34,7 +34,7 @@ def set_up_torch(settings: RunSettings) -> None:
 
 
 def hash_lock(lock: Path) -> str | None:
-    """Return the SHA-256 of the versions in a lock file; None where there is none.
+    """Return the SHA-256 of the versions in a lock file; None if there is none.
 
     Hashes of packages' files are left out: one more file of the same version is the same program.
     """
@@ -82,7 +82,7 @@ def _cpu() -> str:
 
 
 def _mkl() -> str | None:
-    """Return MKL's version and the variables that steer it; None where torch has none.
+    """Return MKL's version and the variables that steer it; None if torch has none.
 
     The code path that it then chooses cannot be asked for; it shows in `float32`.
     """

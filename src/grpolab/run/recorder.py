@@ -1,4 +1,4 @@
-"""All that a run writes while it goes: journal, timing, samples, item scores, heartbeat. It decides nothing."""
+"""The files of a run in progress: journal, timing, samples, item scores and heartbeat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Recorder:
     """Writes to a run's folder; opens its files at the length that the checkpoint names."""
 
     def __init__(self, folder: Path, settings: Resolved, rollout_step: int, saved: Position) -> None:
-        """Open the files; `saved` is the checkpoint's position, empty where there is none."""
+        """Open the files; `saved` is the checkpoint's position, empty if there is none."""
         self.folder, self.settings = folder, settings
         self.journal = Journal(folder / "journal.jsonl", saved.get("journal_bytes", 0))
         self.timing = Journal(folder / "timing.jsonl", saved.get("timing_bytes", 0))
@@ -162,7 +162,7 @@ class SilentRecorder(Recorder):
 
 
 def journal_misfit(folder: Path, position: Position) -> str | None:
-    """Say how a run's journal differs from what a checkpoint expects; None where it fits."""
+    """Return how a run's journal differs from what a checkpoint expects; None if it fits."""
     journal = folder / "journal.jsonl"
     begun = journal.read_bytes()[: position["journal_bytes"]] if journal.exists() else b""
     if hashlib.sha256(begun).hexdigest() == position.get("journal_sha256"):
@@ -171,7 +171,7 @@ def journal_misfit(folder: Path, position: Position) -> str | None:
 
 
 def say_recovery(folder: Path, rollout_step: int, problems: list[str]) -> None:
-    """Say, and keep in recovery.jsonl, that the run does not resume at its newest checkpoint."""
+    """Print, and append to recovery.jsonl, that the run does not resume at its newest checkpoint."""
     how = f"goes on from rollout step {rollout_step}" if rollout_step else "begins anew"
     sentence = f"{'; '.join(problems)}: the run {how}"
     say(f"run {folder.name}: {sentence}", error=True, flush=True)

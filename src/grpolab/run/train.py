@@ -65,7 +65,7 @@ def run(
 def _run_leased(
     settings: Resolved, results: Results, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]
 ) -> dict[str, Any]:
-    """Do as `run` in a folder that nobody else works in. Raises LeaseLost where another process has taken it over."""
+    """Do one run while no other process can write to its folder. Raises LeaseLost if another has taken it over."""
     folder = lease.folder
     provenance.set_up_torch(settings)
     gc.collect()
@@ -96,7 +96,7 @@ def _run_leased(
 
 
 def _write_down(parts: RunParts, warm: warm_start.WarmStart, lease: Lease) -> None:
-    """Write the run's settings and provenance. Raises RequestError where its data or code has changed."""
+    """Write the run's settings and provenance. Raises RequestError if its data or code has changed."""
     settings, folder = parts.settings, lease.folder
     content = settings.content()
     settings.refuse_change()
@@ -145,7 +145,7 @@ def _train_to_end(parts: RunParts, lease: Lease, on_step: Callable[[int], None],
 def training_loop(
     parts: RunParts, ending: Ending, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]
 ) -> None:
-    """Do GRPO steps, evaluations and checkpoints from where `parts.state` is. Raises Diverged or Interrupted."""
+    """Go on from `parts.state` with GRPO steps, evaluations and checkpoints. Raises Diverged or Interrupted."""
     settings, learner, state = parts.settings, parts.learner, parts.state
     policy, processes, saved = state.policy, learner.processes, time.perf_counter()
     processes.check_equal(policy.weights().values(), state.rollout_step)
@@ -191,12 +191,12 @@ def training_loop(
 
 
 def _is_due(every: int, finished: int, last: bool) -> bool:
-    """Say whether something is due that happens every so many rollout steps, and after the last one."""
+    """Return True after each `every` rollout steps and after the last one."""
     return every > 0 and (finished % every == 0 or last)
 
 
 def evaluate(parts: RunParts, ending: Ending, recorder: Recorder) -> None:
-    """Evaluate and record. Raises Diverged where weights or metrics are no longer finite; these are not recorded."""
+    """Evaluate and record. Raises Diverged if weights or metrics are no longer finite; these are not recorded."""
     state = parts.state
     if not all(bool(weight.isfinite().all()) for weight in state.policy.weights().values()):
         raise Diverged("the weights are no longer finite")
@@ -222,17 +222,17 @@ class Ending:
     bad_evaluations: int = 0  # in a row, by the early stop
 
     def reached(self, finished: int) -> bool:
-        """Say whether the run is over after so many rollout steps."""
+        """Return True if the run is over after `finished` rollout steps."""
         return self.reason is not None or finished >= self.settings.planned_steps
 
     def see_time(self, finished: int, seconds: float) -> None:
-        """Take note that the run took so many seconds for so many rollout steps."""
+        """End the run if its time is up: it took `seconds` for `finished` rollout steps."""
         limit, planned = self.settings.max_seconds, self.settings.planned_steps
         if limit is not None and seconds >= limit and finished < planned:
             self.reason = f"max_seconds={limit:g} ended it after {finished} of {planned} rollout steps"
 
     def see_evaluation(self, finished: int, metrics: dict[str, float]) -> None:
-        """Take note of an evaluation after so many rollout steps; after the last step there is nothing to stop."""
+        """Count bad evaluations in a row; end the run after as many as its early stop names."""
         rule = self.settings.early_stop
         if rule is None or finished < rule.after or self.reached(finished):
             return
@@ -279,7 +279,7 @@ def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
 
 
 def follow(settings: Resolved, results: Results, processes: Processes) -> None:
-    """Do this process's share of a run whose first process is in `run`; nothing is written."""
+    """Do this process's share of a run whose first process is in `run`; write nothing."""
     provenance.set_up_torch(settings)
     parts = assemble(settings, warm_start.ensure(settings, results), processes)
     ending, recorder = resume(parts, results.run(settings.signature))

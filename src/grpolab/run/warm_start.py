@@ -53,11 +53,11 @@ class WarmStart:
     seconds: float
 
     def weights(self) -> dict[str, Tensor] | None:
-        """Load the weights; None where the warm start has no step and the model is used as it is."""
+        """Load the weights; None if the warm start has no step and the model is used as it is."""
         return load_weights(self.folder / WEIGHTS) if self.steps else None
 
     def as_outcome(self, target: float | None) -> dict[str, Any]:
-        """Return the outcome as a sweep shows it, with a `reason` where the accuracy is far below the target."""
+        """Return the outcome as a sweep shows it, with a `reason` if the accuracy is far below the target."""
         reason = None
         if target is not None and self.accuracy is not None and self.accuracy < LOW_START * target:
             reason = f"accuracy {self.accuracy:.3f}, its target is {target:g}: its runs may learn nothing"
@@ -65,7 +65,7 @@ class WarmStart:
 
 
 def ensure(settings: Resolved, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:
-    """Return the warm start of these settings; make it where it is absent or damaged. Safe in many processes at once.
+    """Return the warm start of these settings; make it if it is absent or damaged. Safe in many processes at once.
 
     Its name depends on everything that it is made of, so that a second one has the same weights. Raises RequestError
     where data or code has changed.
@@ -81,7 +81,7 @@ def ensure(settings: Resolved, results: Results, on_step: Callable[[int], None] 
 
 
 def _find(folder: Path, name: str, loud: bool = False) -> WarmStart | None:
-    """Return the warm start in the folder; None where there is none or it is damaged, which is said if `loud`."""
+    """Return the warm start in the folder; None if there is none or it is damaged; if `loud`, print why."""
     try:
         made = read_warm_start(folder)
         if made and made["signature"] != name:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def draw_all(results: Results, study: str) -> None:
     """Draw the figures, tables and report of a study, and print the report's first screen."""
-    from grpolab.doctor.assessment import assess
-    from grpolab.doctor.section import section
+    from grpolab.doctor.section import assess, section
     from grpolab.report import page
 
     def diagnosis(studies: Sequence[StudyRuns]) -> str:
@@ -33,7 +32,7 @@ def draw_all(results: Results, study: str) -> None:
 
 def assess_runs(results: Results, study: str) -> None:
     """Write what report and doctor say of a study's runs for the tracking store; draw nothing."""
-    from grpolab.doctor.assessment import assess
+    from grpolab.doctor.section import assess
     from grpolab.report.load import load
 
     try:

@@ -7,32 +7,23 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any
 
-from grpolab.paths import Results, commit, is_refusal, project_root
-from grpolab.run.folder import describe_error, record_failure
+from grpolab.paths import Results, commit, project_root
 from grpolab.studies import drawing
 from grpolab.study_names import find_namesake
-from grpolab.sweep.engine import TICK_SECONDS
-from grpolab.sweep.jobs import RUN, WARM_START, Job, check_runs, run_job, warm_start_jobs, write_plan
-from grpolab.sweep.launch import interruptible, mirrored, say_end, say_unmoved
-from grpolab.sweep.ledger import (
-    CellState,
-    JournalReader,
-    cell_state,
-    no_outcome,
-    result_lines,
-    set_failure_aside,
-    variant_row,
-)
-from grpolab.sweep.multirun import refuse_taken_name, run_document
+from grpolab.sweep.engine import TICK_SECONDS, Engine, Listener
+from grpolab.sweep.jobs import WARM_START, Job, Schedule, check_runs, run_job, warm_start_jobs, write_plan
+from grpolab.sweep.launch import interruptible, mirrored, say_end, say_unmoved, ui_command
+from grpolab.sweep.ledger import JournalReader, average_runs, cell_state, result_lines, set_failure_aside
+from grpolab.sweep.multirun import plan_of_run, refuse_taken_name
 from grpolab.sweep.plan import Cell
-from grpolab.sweep.progress import Estimate, Events, show_progress
+from grpolab.sweep.progress import Estimate, send, show_progress
+from grpolab.sweep.worker import LEFT, do_job
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, FAILED
 
 
-def train(cell: Cell, name: str, overrides: Sequence[str], events: Events | None = None) -> int:
+def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
     """Do one run, shown as study `name`. Return the exit code: 0 if it has its outcome, 1 if it failed.
 
     Raises RequestError before anything starts, and KeyboardInterrupt, also on SIGTERM, after writing a checkpoint.
@@ -44,81 +35,78 @@ def train(cell: Cell, name: str, overrides: Sequence[str], events: Events | None
     if launcher := settings.machine.launcher:
         problems.append(f"launcher={launcher.name} is for several runs: use `grpolab train -m`, or launcher=null")
     uri, folder, label = check_runs([settings], results, problems), results.run(cell.signature), f"{name} {cell.label}"
-
-    def find_state() -> CellState:
-        return cell_state({"signature": cell.signature}, results, committed={})
-
-    state = find_state()
+    state = cell_state(cell.signature, results, {})
     if state.state in (FAILED, DAMAGED):
         set_failure_aside(folder, damaged=state.state == DAMAGED)
-        state = find_state()
+        state = cell_state(cell.signature, results, {})
     todo = [] if state.outcome else [*warm_start_jobs([cell], results), run_job(cell, label)]
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    write_plan(results.plan(name), run_document(name, cell, overrides, created, commit(project_root())))
-    if events:
-        study = {"study": name, "cells": 1, "seeds": [settings.seed], "done": int(not todo)}
-        counts = {"runs": 1, "done": int(not todo), "committed": 0, "to_train": int(bool(todo))}
-        events.send("plan", studies=[study], **counts, warm_starts=max(0, len(todo) - 1))
+    write_plan(results.plan(name), plan_of_run(name, cell, overrides).document(created, commit(project_root())))
+    done, to_train = int(not todo), int(bool(todo))
+    counts = {"runs": 1, "done": done, "committed": 0, "to_train": to_train, "warm_starts": max(0, len(todo) - 1)}
+    send("plan", studies=[{"study": name, "cells": 1, "seeds": [settings.seed], "done": done}], **counts)
     with interruptible(), mirrored(results, uri, name):
         if todo:
-            _do(cell, todo, results, events)
+            with show_progress(todo, Estimate(workers=1), results) as progress:
+                ThisProcess(results).run(Schedule(todo), progress)
             if uri:
                 drawing.assess_runs(results, name)
         else:
             say("0 cells to train: the run has its outcome")
-    state = find_state()
+    state = cell_state(cell.signature, results, {})
     if state.outcome and state.state != DAMAGED:
         journal = JournalReader(folder).read()
-        if events:
-            row = variant_row([(state.outcome, journal.facts())])
-            events.send("results", study=name, variants={cell.variant: row})
-        else:
+        row = average_runs([(state.outcome, journal.facts())])
+        if not send("results", study=name, variants={cell.variant: row}):
             say("\n".join(result_lines(state.outcome, journal.facts())))
         say_unmoved({folder.name: journal}, {folder.name: label}, results)
-    if not events:
-        say(f"run folder: {folder}")
-    return say_end({folder.name: state}, {folder.name: label}, results, name if uri else None, events)
+    say(f"run folder: {folder}")
+    places = [ui_command(name, results)] if uri else []
+    return say_end({folder.name: state}, {folder.name: label}, results, places)
 
 
-def _do(cell: Cell, todo: list[Job], results: Results, events: Events | None) -> None:
-    """Do the run, after the warm start that it needs. If the warm start fails, the run fails with the same error."""
-    from grpolab.run import train, warm_start  # here, because they import torch
+class ThisProcess(Engine):
+    """Does one job after another in this process; Ctrl-C and SIGTERM end a run at its next rollout boundary."""
 
-    if todo[-1].is_taken(results):
-        say("another command runs it: waiting for its outcome")
-    while todo[-1].is_taken(results):  # `train.run` would wait too, but Ctrl-C then ends at a step
-        time.sleep(TICK_SECONDS)
-    requests: list[int] = []
+    def __init__(self, results: Results) -> None:
+        super().__init__(results, places=1)
+        self._is_leaving = False
 
-    def ask_to_stop(number: int, _frame: FrameType | None) -> None:
-        if requests:  # a second time: stop at once
-            raise KeyboardInterrupt
-        requests.append(number)  # stop at the next rollout boundary
-
-    showing = show_progress(todo, Estimate(workers=1), results, events)
-    with showing as progress, interruptible(ask_to_stop, signal.SIGINT, signal.SIGTERM):
-        for job in todo:
-
-            def on_step(step: int, job: Job = job) -> None:
-                progress.stepped(job, step)
-                if job.kind == WARM_START and requests:  # it has no checkpoint
+    def run(self, schedule: Schedule, listener: Listener) -> None:
+        """Do every job. Raises KeyboardInterrupt after the checkpoint of a run that was told to leave."""
+        self.schedule, self.listener = schedule, listener
+        with interruptible(self._on_signal, signal.SIGINT, signal.SIGTERM):
+            while schedule:
+                if job := self.next_job():
+                    self._do(job)
+                else:
+                    self.say_waiting()
+                    time.sleep(TICK_SECONDS)
+                if self._is_leaving and schedule:
                     raise KeyboardInterrupt
 
-            progress.started(job, 0)
-            outcome: dict[str, Any]
-            try:
-                if job.kind == WARM_START:
-                    made = warm_start.ensure(cell.settings, results, on_step)
-                    outcome = made.as_outcome(cell.settings.warm_start.target_accuracy)
-                else:
-                    outcome = train.run(cell.settings, results, on_step=on_step, stop=lambda: bool(requests))
-            except train.Interrupted:
-                raise KeyboardInterrupt from None
-            except Exception as error:
-                if is_refusal(error, results.root):
-                    outcome = no_outcome(error, results.root)
-                elif job.kind == RUN:
-                    outcome = record_failure(job.folder(results), describe_error(error), 0)
-                else:
-                    outcome = {"outcome": FAILED, "reason": describe_error(error)}
-            progress.finished(job, outcome)
+    def leave(self, _signature: str = "") -> None:
+        """Stop at the next rollout boundary."""
+        self._is_leaving = True
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_leaving:  # asked for the second time
+            raise KeyboardInterrupt
+        self.leave()
+
+    def _do(self, job: Job) -> None:
+        done = 0
+
+        def on_step(step: int) -> None:
+            nonlocal done
+            done = step
+            self.listener.stepped(job, step)
+            if job.kind == WARM_START and self._is_leaving:  # it has no checkpoint
+                raise KeyboardInterrupt
+
+        self.schedule.hand_out(job)
+        self.listener.started(job, 0)
+        outcome = do_job(job.kind, job.signature, job.settings, on_step, lambda: self._is_leaving)
+        if outcome is LEFT:
+            raise KeyboardInterrupt
+        self.finish(job, outcome, done)

@@ -51,7 +51,7 @@ class NodeJob:
         HERE.session = self.session
         if self.job.is_taken(Results.open(self.job.settings["machine"]["results"])):
             return TAKEN
-        return do_job(self.job.kind, self.job.signature, self.job.settings, lambda step, steps: None, lambda: False)
+        return do_job(self.job.kind, self.job.signature, self.job.settings, lambda step: None, lambda: False)
 
     def checkpoint(self) -> Any:
         """Return what submitit queues again after a pre-emption."""

@@ -1,7 +1,6 @@
 """The contract of an engine, and the engine of this machine: long-lived workers that do one job after another.
 
-The other engines are Ray (`ray_engine.py`) and Slurm (`slurm_engine.py`). All that is known of a run stands in its
-folder, so engines share no other state.
+Ray (`ray_engine.py`) and Slurm (`slurm_engine.py`) are the others. Engines share no state but the run folders.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from grpolab.vocabulary import COMPLETED, FAILED
 Outcome = dict[str, Any]
 
 WORKER_COMMAND = (*PYTHON, "-m", "grpolab.sweep.worker")
-TICK_SECONDS = 0.5  # between two checks of limits, and of what other commands have finished
+TICK_SECONDS = 0.5  # between two checks of limits and of other commands' outcomes
 GRACE_SECONDS = 20.0  # for a run to reach its next rollout boundary
-MOST_ATTEMPTS = 2  # of a job whose worker was killed
-MOST_FAILED_STARTS = 3  # of the workers in a slot, in a row
-# How workers end that were killed from outside; one that was asked to stop (SIGTERM) exits with 0 after a checkpoint.
-FROM_OUTSIDE = {0, -signal.SIGTERM, -signal.SIGKILL}
-# glibc returns freed memory to the system at once, and each step would pay for its pages again.
+MOST_ATTEMPTS = 2  # at a job whose worker was killed
+MOST_FAILED_STARTS = 3  # of workers in one slot, in a row
+# Exit codes of workers that were killed from outside; after SIGTERM a worker writes a checkpoint and exits with 0.
+KILLED_FROM_OUTSIDE = {0, -signal.SIGTERM, -signal.SIGKILL}
+# Otherwise glibc returns freed memory to the system at once, and each step pays for its pages again.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
 
 
 @dataclass(frozen=True)
 class Death:
-    """Why a worker ended before its job did."""
+    """The end of a worker before its job was done."""
 
     reason: str
-    again: bool = False  # the job may not be to blame: worth another attempt
-    gently: bool = False  # the run may leave a checkpoint before it is killed
+    again: bool = False  # True: the job may not be to blame, and is tried again
+    gently: bool = False  # True: the run may write a checkpoint before it is killed
 
 
 class WorkerStartError(Exception):
@@ -59,31 +58,30 @@ class WorkerStartError(Exception):
 class Listener(Protocol):
     """Receives the events of a sweep."""
 
-    def started(self, job: Job, slot: int) -> None:
-        """A worker has begun the job."""
+    def started(self, job: Job, slot: int) -> None: ...
 
     def stepped(self, job: Job, step: int) -> None:
-        """The job has finished `step` steps."""
+        """Hear that the job has finished `step` steps."""
 
     def returned(self, job: Job, reason: str) -> None:
-        """The worker died, and the job will be tried again."""
+        """Hear that the job's worker died, and that the job will be tried again."""
 
     def finished(self, job: Job, outcome: Outcome) -> None:
-        """The job has an outcome: `missing` if the run was told to leave or the disk refused to store it."""
+        """Hear of an outcome: `missing` if the run was told to leave or the disk refused to store it."""
 
     def note(self, text: str) -> None:
         """Show a message at once."""
 
 
 class Assignment:
-    """A job that a worker has, and how far it is."""
+    """A job that a worker has."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.step = job, 0
         self.began = self.last_heard = time.monotonic()
 
     def passed_limit(self, memory_mib: Callable[[], float | None]) -> Death | None:
-        """Return the limit of `machine` that the job has passed. A warm start has no timeout but its `max_steps`."""
+        """Return the limit of `machine` that the job has passed; a warm start has no timeout but its `max_steps`."""
         limits, now = self.job.settings["machine"], time.monotonic()
         timeout, hang, ceiling = limits["cell_timeout_seconds"], limits["hang_seconds"], limits["memory_mib"]
         if self.job.kind == RUN and timeout is not None and now - self.began > timeout:
@@ -96,7 +94,7 @@ class Assignment:
 
 
 class Engine(ABC):
-    """Does the jobs of a schedule. Use it as a context, which holds what it needs, a cluster perhaps."""
+    """Does the jobs of a schedule; as a context it holds a connection, to a cluster for example."""
 
     schedule: Schedule
     listener: Listener
@@ -109,8 +107,7 @@ class Engine(ABC):
         """Connect. Raises RequestError, and leaves nothing behind, if that is not possible."""
         return self
 
-    def __exit__(self, *_: object) -> None:  # noqa: B027
-        """Disconnect."""
+    def __exit__(self, *_: object) -> None: ...  # noqa: B027
 
     @abstractmethod
     def run(self, schedule: Schedule, listener: Listener) -> None:
@@ -118,10 +115,10 @@ class Engine(ABC):
 
     @abstractmethod
     def leave(self, signature: str) -> None:
-        """Stop a run so that it can go on later from a checkpoint; its outcome is then `missing`."""
+        """Stop a run at a checkpoint, from which it can go on later; its outcome is then `missing`."""
 
     def next_job(self) -> Job | None:
-        """Return the next job that nobody else does; finish those that other commands have done meanwhile."""
+        """Return the next job that no process does; finish those that other commands have done meanwhile."""
         for job in self.schedule.ready():
             if outcome := job.outcome(self.results):
                 self.finish(job, outcome)
@@ -132,23 +129,22 @@ class Engine(ABC):
         return None
 
     def say_waiting(self) -> None:
-        """Say once that all jobs that are left run in other commands."""
+        """Say once that all remaining jobs run in other commands."""
         if self.schedule and not self._said_waiting:
             self._said_waiting = True
             self.listener.note(f"{self.schedule.waiting} left, which another command runs: waiting for their outcomes")
 
     def lose(self, job: Job, death: Death, step: int) -> None:
-        """Put a job whose worker died back on the list, or record its failure."""
-        waited = job.is_taken(self.results)  # the worker only waited for another process that does the job
-        if waited:
+        """Put a job whose worker died back into the schedule, or record its failure."""
+        if is_elsewhere := job.is_taken(self.results):  # the worker only waited for another process that does the job
             self.schedule.put_back(job)
-        if waited or (death.again and self.schedule.retried(job, self.attempts)):
+        if is_elsewhere or (death.again and self.schedule.retry(job, self.attempts)):
             self.listener.returned(job, death.reason)
         else:
             self.finish(job, {"outcome": FAILED, "reason": death.reason}, step)
 
     def finish(self, job: Job, outcome: Outcome, step: int = 0) -> None:
-        """Take a job with an outcome off the list; write down a failure, and fail the runs that waited for it."""
+        """Remove a job with an outcome from the schedule; record a failure, and fail the runs that waited for it."""
         if job.kind == RUN and outcome["outcome"] == FAILED:
             folder = self.results.run(job.signature)
             try:
@@ -166,20 +162,20 @@ class Engine(ABC):
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """Return the variables that must be set before a worker imports torch, which sizes its thread pools then."""
+    """Return the environment variables of a worker: torch sizes its thread pools by them when it is imported."""
     sizes = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     return sizes | KEEP_MEMORY
 
 
 def worker_slots(jobs: int | None, uses_gpu: bool, threads: int) -> list[dict[str, str]]:
-    """Return the variables of each place for a worker: `jobs` places, or one for each GPU or `threads` cores.
+    """Return the environment of each worker: of `jobs` workers, or of one for each GPU or for `threads` cores.
 
-    GPUs are dealt out in turn through CUDA_VISIBLE_DEVICES.
+    Workers get the GPUs in turn through CUDA_VISIBLE_DEVICES.
     """
     devices = gpus() if uses_gpu else []
     count = jobs or len(devices) or max(1, cores() // threads)
-    dealt = [{"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {} for index in range(count)]
-    return [worker_environment(threads) | device for device in dealt]
+    own = [{"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {} for index in range(count)]
+    return [worker_environment(threads) | device for device in own]
 
 
 def gpus() -> list[str]:
@@ -193,18 +189,18 @@ def gpus() -> list[str]:
 
 
 class WorkerProcess:
-    """A worker process and the job that it has."""
+    """A worker process and its job."""
 
     def __init__(self, slot: int, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
         self.slot, self.log = slot, log
         self.assignment: Assignment | None = None
         self.is_ready = False
         self._buffer = b""
-        self._verdict: Death | None = None  # why we end it
+        self._death: Death | None = None  # set when we end it
         self._deadline = 0.0
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
-            # In a process group of its own: what it forks can be ended with it.
+            # In a process group of its own, so that its children can be ended with it.
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -219,19 +215,19 @@ class WorkerProcess:
 
     @property
     def is_idle(self) -> bool:
-        """True if it can take a job."""
-        return self.is_ready and self.assignment is None and self._verdict is None
+        """True if the worker can take a job."""
+        return self.is_ready and self.assignment is None and self._death is None
 
     def assign(self, job: Job) -> None:
-        """Send it a job."""
+        """Send a job to the worker."""
         self.assignment = Assignment(job)
         request = {"job": job.kind, "signature": job.signature, "settings": plain(job.settings)}
-        with suppress(BrokenPipeError):  # it has just died, which the end of its output tells
+        with suppress(BrokenPipeError):  # it has just died: the end of its output says so
             self.stdin.write(json.dumps(request).encode() + b"\n")
             self.stdin.flush()
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Return the events that have come in; None if it has died."""
+        """Return the new events; None if the worker has died."""
         data = os.read(self.stdout.fileno(), 1 << 16)
         if self.assignment:
             self.assignment.last_heard = time.monotonic()
@@ -239,13 +235,13 @@ class WorkerProcess:
         return [json.loads(line) for line in lines] if data else None
 
     def watch(self) -> None:
-        """End it if its job has passed a limit."""
-        if self._verdict is None and self.assignment and (verdict := self.assignment.passed_limit(self._memory_mib)):
-            self._verdict, self._deadline = verdict, time.monotonic() + (GRACE_SECONDS if verdict.gently else 0)
+        """End the worker if its job has passed a limit."""
+        if self._death is None and self.assignment and (death := self.assignment.passed_limit(self._memory_mib)):
+            self._death, self._deadline = death, time.monotonic() + (GRACE_SECONDS if death.gently else 0)
             self.process.terminate()
-        if self._verdict and time.monotonic() >= self._deadline:
+        if self._death and time.monotonic() >= self._deadline:
             self.process.kill()
-        if self.process.poll() is not None:  # a process that it forked would hold its locks and its output open
+        if self.process.poll() is not None:  # a child of it would hold its locks and its output open
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -255,24 +251,24 @@ class WorkerProcess:
         return None
 
     def death(self) -> Death:
-        """Wait for its end and return why it ended: `worker died (signal 11)`."""
+        """Wait for the worker's end and return the reason: `worker died (signal 11)`."""
         code = self.process.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        # A kernel that is out of memory sends SIGKILL, and leaves no other trace that we may read.
+        # A kernel that is out of memory sends SIGKILL, and leaves no other trace.
         perhaps = ", perhaps out of memory" if code == -signal.SIGKILL else ""
-        return self._verdict or Death(f"worker died ({how}){perhaps}", again=code in FROM_OUTSIDE)
+        return self._death or Death(f"worker died ({how}){perhaps}", again=code in KILLED_FROM_OUTSIDE)
 
 
 class WorkerPool(Engine):
     """The engine of this machine. A worker's death costs at most its job, and the worker is replaced.
 
-    It has one thread, because a child that is told to die with its parent dies with the *thread* that started it.
+    It has a single thread, because a child that dies with its parent dies with the *thread* that started it.
     """
 
     def __init__(
         self, results: Results, slots: Sequence[dict[str, str]], logs: Path, command: Sequence[str] = WORKER_COMMAND
     ) -> None:
-        """`slots`: the variables of each worker, as `worker_slots` returns them."""
+        """`slots` holds the environment of each worker, as `worker_slots` returns it."""
         super().__init__(results, len(slots))
         self.slots, self.logs, self.command = slots, logs, command
         self.workers: list[WorkerProcess] = []
@@ -345,7 +341,7 @@ class WorkerPool(Engine):
                     self.finish(assignment.job, event["outcome"], assignment.step)
 
     def _replace(self, worker: WorkerProcess) -> None:
-        """Give up the job of a dead worker, and start another worker. Raises WorkerStartError."""
+        """Give up the job of a dead worker, and start another worker."""
         self._selector.unregister(worker.stdout)
         self.workers.remove(worker)
         death, slot = worker.death(), worker.slot

@@ -1,4 +1,4 @@
-"""The runs and warm starts that a command still has to do, in their order, and the checked request behind them."""
+"""The runs and warm starts that a command still has to do, their order, and the checked request behind them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Job:
     label: str
     settings: dict[str, Any]
     cost: float
-    steps: int  # what progress counts
+    steps: int  # of a warm start at most
     warm_start: str | None = None  # signature of the warm start that must exist before
 
     def folder(self, results: Results) -> Path:
@@ -45,7 +45,7 @@ class Job:
         return results.run(self.signature) if self.kind == RUN else results.warm_start(self.signature)
 
     def outcome(self, results: Results) -> dict[str, Any] | None:
-        """Return its outcome, whoever reached it; None if there is none yet or it cannot be read."""
+        """Return the outcome, whichever process wrote it; None if there is none that can be read."""
         with suppress(Damaged):
             if self.kind == RUN:
                 return read_outcome(self.folder(results))
@@ -54,7 +54,7 @@ class Job:
         return None
 
     def is_taken(self, results: Results) -> bool:
-        """Return True if a process does it now, on this machine or another."""
+        """Return True if a process does the job now, on this machine or another."""
         return is_taken(self.folder(results))
 
 
@@ -64,31 +64,22 @@ def run_job(cell: Cell, label: str) -> Job:
     return Job(RUN, cell.signature, label, cell.settings.model_dump(), cell.cost, steps, cell.warm_start)
 
 
-def warm_start_job(cell: Cell) -> Job:
-    """Return the job of a cell's warm start."""
-    warm = cell.settings.warm_start
-    return Job(
-        WARM_START,
-        signature=cell.warm_start,
-        label=f"warm start {task_title(cell.settings.task)}, seed {warm.seed}",
-        settings=cell.settings.model_dump(),
-        cost=cell.warm_start_cost,
-        steps=warm.max_steps,
-    )
-
-
 def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
     """Return the jobs of the warm starts that cells need and that are missing or damaged."""
-    jobs = [warm_start_job(cell) for cell in {cell.warm_start: cell for cell in cells}.values()]
+    jobs = []
+    for name, cell in {cell.warm_start: cell for cell in cells}.items():
+        warm = cell.settings.warm_start
+        label = f"warm start {task_title(cell.settings.task)}, seed {warm.seed}"
+        jobs.append(Job(WARM_START, name, label, cell.settings.model_dump(), cell.warm_start_cost, warm.max_steps))
     return [job for job in jobs if job.outcome(results) is None]
 
 
 def check_runs(runs: Sequence[Resolved], results: Results, problems: Sequence[str] = ()) -> str | None:
-    """Check all that can be known to be wrong before anything starts. Return the URI of the tracking store, or None.
+    """Check everything that can be checked before a run starts. Return the URI of the tracking store, or None.
 
-    Raises RequestError with what is wrong, and with `problems` that the caller has found.
+    Raises RequestError with what is wrong, and with the caller's `problems`.
     """
-    # The checks read files: do them once for runs that differ only in other keys.
+    # The checks read files, so runs that differ only in other keys are checked once.
     checked = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
     checked |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
     different = {str(run.model_dump(include=checked)): run for run in runs}
@@ -107,12 +98,12 @@ def check_runs(runs: Sequence[Resolved], results: Results, problems: Sequence[st
 
 
 class Request:
-    """Checked plans, with their different cells. Nothing is written before `write_plans`."""
+    """Checked plans and their cells, each cell once. Nothing is written before `write_plans`."""
 
     def __init__(self, plans: Sequence[Plan], count_committed: bool = True) -> None:
-        """Check the plans. `count_committed`: a run with a committed outcome is done.
+        """Check the plans. With `count_committed`, a run with a committed outcome is done.
 
-        Raises RequestError with all that can be known to be wrong before anything starts.
+        Raises RequestError with everything that can be known to be wrong before a run starts.
         """
         self.plans = plans
         self.name = plans[-1].study.name  # a collection stands last
@@ -132,15 +123,15 @@ class Request:
             for plan in plans
             if (problem := find_namesake(self.results, plan.study.name, plan.study.file))
         ]
-        dealt = max(run.data_parallel or 1 for run in settings)
-        if dealt > 1:
-            problems.append(f"data_parallel={dealt} is for a single run: here each core or GPU has a worker of its own")
+        parallel = max(run.data_parallel or 1 for run in settings)
+        if parallel > 1:
+            problems.append(f"data_parallel={parallel} is for a single run: a sweep gives each core or GPU a worker")
         self.tracking_uri = check_runs(settings, self.results, problems)
         self.committed = committed_outcomes(self.results) if count_committed else {}
-        self._ended: dict[str, CellState] = {}  # results stay: they are read once
+        self._ended: dict[str, CellState] = {}  # results do not change, so they are read once
 
     def write_plans(self, retry_failed: bool = False) -> None:
-        """Write plan.json of every study. `retry_failed`: set the outcomes of failed and damaged cells aside."""
+        """Write plan.json of every study. With `retry_failed`, set aside the outcomes of failed and damaged cells."""
         for name, state in self.states().items() if retry_failed else ():
             if state.state in (FAILED, DAMAGED):
                 set_failure_aside(self.results.run(name), damaged=state.state == DAMAGED)
@@ -150,20 +141,19 @@ class Request:
 
     def states(self) -> dict[str, CellState]:
         """Return the state of each cell, by signature."""
-        # One listing instead of a look for each: of 100,000 cells on a network file system that would take minutes.
+        # One listing: asking for each of 100,000 folders on a network file system would take minutes.
         begun = set(os.listdir(self.results.runs)) if self.results.runs.is_dir() else set()
         states = {
-            name: self._ended.get(name)
-            or cell_state({"signature": name}, self.results, self.committed, is_begun=name in begun)
+            name: self._ended.get(name) or cell_state(name, self.results, self.committed, has_folder=name in begun)
             for name in self.cells
         }
         self._ended = {name: state for name, state in states.items() if state.state in RESULTS and not state.committed}
         return states
 
     def jobs(self, retry_failed: bool = False) -> list[Job]:
-        """Return the cells without an outcome, behind their missing warm starts.
+        """Return the jobs of the cells without an outcome (with `retry_failed` those that failed or are damaged too).
 
-        `retry_failed`: cells that failed or are damaged count as without an outcome.
+        The warm starts that they lack come first.
         """
         open_ = {MISSING, RUNNING, *([FAILED, DAMAGED] if retry_failed else [])}
         todo = [self.cells[name] for name, state in self.states().items() if state.state in open_]
@@ -180,16 +170,16 @@ def write_plan(file: Path, document: dict[str, Any]) -> None:
 
 
 class Schedule:
-    """Jobs that wait or are with a worker: warm starts first, then the longest cells."""
+    """Unfinished jobs in their order: warm starts, then the longest runs."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._open: dict[str, Job] = {}  # the next one first
-        self._out: set[str] = set()
+        self._out: set[str] = set()  # with a worker
         self._attempts: Counter[str] = Counter()
         self.add(sorted(jobs, key=lambda job: job.cost, reverse=True))
 
     def __bool__(self) -> bool:
-        """True while a job is unfinished."""
+        """Return True while a job is unfinished."""
         return bool(self._open)
 
     @property
@@ -198,8 +188,8 @@ class Schedule:
         return len(self._open) - len(self._out)
 
     def ready(self) -> Iterator[Job]:
-        """Yield the jobs that can begin now, the next one first; not those that wait for a warm start."""
-        for name in list(self._open):  # one at a time: there may be a hundred thousand, and the first is mostly taken
+        """Yield the jobs that can begin now, the next one first; a run waits for its warm start."""
+        for name in list(self._open):
             job = self._open.get(name)
             if job and name not in self._out and job.warm_start not in self._open:
                 yield job
@@ -215,22 +205,23 @@ class Schedule:
         self._out.add(job.signature)
 
     def pass_over(self, job: Job) -> None:
-        """Move a job that another command does behind all others."""
+        """Move a job of another command behind all others."""
         self._open[job.signature] = self._open.pop(job.signature)
 
     def put_back(self, job: Job) -> None:
-        """Note that the worker lost the job."""
+        """Note that no worker has the job any more."""
         self._out.discard(job.signature)
 
     def finished(self, job: Job, succeeded: bool) -> list[Job]:
-        """Remove a job. Return the runs that can never start because it was their warm start and failed."""
+        """Remove a job. If it is a warm start that failed, return the runs that need it."""
         del self._open[job.signature]
         self._out.discard(job.signature)
-        lost = not succeeded and job.kind == WARM_START
-        return [other for other in self._open.values() if other.warm_start == job.signature] if lost else []
+        if succeeded or job.kind == RUN:
+            return []
+        return [other for other in self._open.values() if other.warm_start == job.signature]
 
-    def retried(self, job: Job, attempts: int) -> bool:
-        """Put a job back after its worker's death and return True; False after `attempts` deaths."""
+    def retry(self, job: Job, attempts: int) -> bool:
+        """Put a job back after its worker's death; return False after `attempts` deaths."""
         self._attempts[job.signature] += 1
         if self._attempts[job.signature] >= attempts:
             return False

@@ -16,37 +16,28 @@ from grpolab.registry import resolve
 from grpolab.run import tracking
 from grpolab.run_files import read_warm_start
 from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerPool, WorkerStartError, worker_slots
-from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule, warm_start_job
-from grpolab.sweep.ledger import (
-    TITLES,
-    CellState,
-    Facts,
-    JournalReader,
-    Record,
-    cells_of_row,
-    duration,
-    first_line,
-    variant_row,
-)
+from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule
+from grpolab.sweep.ledger import TITLES, CellState, JournalReader, average_runs, duration, first_line, format_row
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
+from grpolab.sweep.progress import Estimate, print_table, send, show_progress
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
 
-ENGINES = {  # by launcher; loaded only if asked for
+ENGINES = {  # launcher -> its engine, imported only if it is asked for
     "ray": "grpolab.sweep.ray_engine:RayEngine",
     "slurm": "grpolab.sweep.slurm_engine:SlurmEngine",
 }
-MIRROR_SECONDS, INTERRUPTED_SECONDS = 600.0, 5.0  # longest wait for the tracking store at the end, after Ctrl-C
+# Longest waits for the tracking store: at the end, and after Ctrl-C.
+MIRROR_SECONDS, INTERRUPTED_SECONDS = 600.0, 5.0
 
 
-def train(request: Request, todo: list[Job], engine: Engine, events: Events | None) -> None:
+def train(request: Request, todo: Sequence[Job], engine: Engine) -> None:
     """Do the jobs on an engine, and show the progress."""
     places = min(engine.places, len(todo))
     try:
-        with show_progress(todo, make_estimate(request, places), request.results, events) as progress:
+        with show_progress(todo, make_estimate(request, places), request.results) as progress:
             progress.note(f"workers: {places}; {progress.left()}")
             engine.run(Schedule(todo), progress)
     except WorkerStartError as error:
@@ -54,7 +45,7 @@ def train(request: Request, todo: list[Job], engine: Engine, events: Events | No
 
 
 def make_engine(request: Request, jobs: int | None, command: Sequence[str] = WORKER_COMMAND) -> Engine:
-    """Return the engine of a request with `jobs` places (default: as many as there are); nothing is started yet."""
+    """Return the engine for a request, with `jobs` workers (default: what the machine has); nothing is started yet."""
     settings = [cell.settings for cell in request.cells.values()]
     threads, logs = max(cell.machine.threads for cell in settings), request.results.studies / request.name
     if request.launcher:
@@ -67,7 +58,7 @@ def make_engine(request: Request, jobs: int | None, command: Sequence[str] = WOR
 
 
 def make_estimate(request: Request, workers: int) -> Estimate:
-    """Return an estimate that knows how long the finished runs and warm starts in the results folder took."""
+    """Return an estimate that has learnt from the finished runs and warm starts in the results folder."""
     estimate = Estimate(workers)
     for name, state in request.states().items():
         if state.outcome and state.outcome.get("seconds"):
@@ -77,11 +68,11 @@ def make_estimate(request: Request, workers: int) -> Estimate:
         with suppress(Damaged):
             made = read_warm_start(request.results.warm_start(name))
         if made and made["steps"]:
-            estimate.learn(WARM_START, warm_start_job(cell).cost, made["seconds"], whole=True)
+            estimate.learn(WARM_START, cell.warm_start_cost, made["seconds"], whole=True)
     return estimate
 
 
-def say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
+def say_plan(request: Request, todo: Sequence[Job]) -> None:
     """Say how many runs the plans have, and how many are done."""
     states = request.states()
     studies = [
@@ -95,53 +86,59 @@ def say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
         if plan.cells
     ]
     kinds = Counter(job.kind for job in todo)
-    runs, done, warm_starts = len(states), len(states) - kinds[RUN], kinds[WARM_START]
-    committed = sum(state.committed for state in states.values())
-    if events:
-        counts = {"runs": runs, "done": done, "committed": committed}
-        events.send("plan", studies=studies, **counts, to_train=kinds[RUN], warm_starts=warm_starts)
+    counts = {
+        "runs": len(states),
+        "done": len(states) - kinds[RUN],
+        "committed": sum(state.committed for state in states.values()),
+        "to_train": kinds[RUN],
+        "warm_starts": kinds[WARM_START],
+    }
+    if send("plan", studies=studies, **counts):
         return
     rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
     print_table(("study", "cells", "seeds", "done"), rows)
-    shared = sum(len(plan.cells) for plan in request.plans) - runs
-    common = f" ({shared} cells are shared)" if shared else ""
-    warm = f"{warm_starts} warm start{'' if warm_starts == 1 else 's'} to make"
-    kept = f" ({committed} of them in {request.results.reference})" if committed else ""
-    say(f"{runs} different runs{common}, {done} done{kept}, {kinds[RUN]} to train, {warm}")
-    with_claims = request.plans[-1:] if request.plans[-1].hypotheses else request.plans  # primary ones stand for all
-    if names := [plan.study.name for plan in with_claims if not _is_registered(plan)]:
+    shared = sum(len(plan.cells) for plan in request.plans) - len(states)
+    say(
+        f"{counts['runs']} different runs{f' ({shared} cells are shared)' if shared else ''}, {counts['done']} done"
+        + (f" ({counts['committed']} of them in {request.results.reference})" if counts["committed"] else "")
+        + f", {kinds[RUN]} to train, {kinds[WARM_START]} warm start{'s' * (kinds[WARM_START] != 1)} to make"
+    )
+    claiming = request.plans[-1:] if request.plans[-1].hypotheses else request.plans  # primary hypotheses stand for all
+    if names := [plan.study.name for plan in claiming if not _is_registered(plan)]:
         say(f"exploratory: hypotheses of {', '.join(names)} are not registered with these seeds (`grpolab register`)")
 
 
 def _is_registered(plan: Plan) -> bool:
     """Return True if every hypothesis is registered with at least one of the plan's seeds."""
-    fresh = {name for name, entry in plan.registered.items() if set(plan.seeds) & set(entry["seeds"])}
-    return fresh >= plan.hypotheses.keys()
+    registered = {name for name, entry in plan.registered.items() if set(plan.seeds) & set(entry["seeds"])}
+    return registered >= plan.hypotheses.keys()
 
 
-def say_results(request: Request, events: Events | None) -> None:
-    """Say what came out of each variant: a table for each study."""
-    journals, results = dict[str, JournalReader](), dict[str, tuple[Record, Facts]]()
-    for name, state in request.states().items():
-        if state.outcome and not state.committed and state.state != DAMAGED:
-            journals[name] = JournalReader(request.results.run(name)).read()
-            results[name] = state.outcome, journals[name].facts()
+def say_results(request: Request) -> None:
+    """Print a table for each study: the means of each variant over its runs."""
+    outcomes = {
+        name: state.outcome
+        for name, state in request.states().items()
+        if state.outcome and not state.committed and state.state != DAMAGED
+    }
+    journals = {name: JournalReader(request.results.run(name)).read() for name in outcomes}
     for plan in request.plans:
-        runs = defaultdict[str, list[tuple[Record, Facts]]](list)
+        runs = defaultdict[str, list[str]](list)
         for cell in plan.cells:
-            if cell.signature in results:
-                runs[cell.variant].append(results[cell.signature])
-        rows = {variant: variant_row(of_variant) for variant, of_variant in runs.items()}
-        if events and rows:
-            events.send("results", study=plan.study.name, variants=rows)
-        elif rows:
+            if cell.signature in outcomes:
+                runs[cell.variant].append(cell.signature)
+        rows = {
+            variant: average_runs([(outcomes[name], journals[name].facts()) for name in names])
+            for variant, names in runs.items()
+        }
+        if rows and not send("results", study=plan.study.name, variants=rows):
             say(f"{plan.study.name}: means over runs")
-            print_table(TITLES, [cells_of_row(variant, row) for variant, row in rows.items()])
+            print_table(TITLES, [format_row(variant, row) for variant, row in rows.items()])
     say_unmoved(journals, request.labels, request.results)
 
 
 def say_unmoved(journals: Mapping[str, JournalReader], labels: Mapping[str, str], results: Results) -> None:
-    """Say in how many runs every completion had the same reward, so that there was nothing to learn from."""
+    """Say in how many runs every completion had the same reward, which leaves nothing to learn from."""
     unmoved = {name: reward for name, journal in journals.items() if (reward := journal.only_reward) is not None}
     for name, reward in [*unmoved.items()][:1]:
         place = f" in {len(unmoved)} of {len(journals)} runs, first {labels[name]}" if len(journals) > 1 else ""
@@ -158,12 +155,10 @@ def say_end(
     states: Mapping[str, CellState],
     labels: Mapping[str, str],
     results: Results,
-    tracked: str | None,
-    events: Events | None,
-    reports: Sequence[str] = (),
+    places: Sequence[str] = (),
     is_drawn: bool = True,
 ) -> int:
-    """Say how the runs ended and where to look, at `reports` and the `tracked` study. Return the exit code."""
+    """Say how the runs ended, and at which `places` to look. Return the exit code."""
     counts = Counter(state.state for state in states.values())
     runs = "1 run" if len(states) == 1 else f"{len(states)} runs"
     say(f"{runs}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}")
@@ -178,18 +173,21 @@ def say_end(
     for state_name, hint in hints.items():
         if counts[state_name]:
             say(hint)
-    places = [*reports, *([f"grpolab ui {tracked}{results_option(results)}"] if tracked else [])]
     if places:
         say(f"look: {', '.join(places)}")
     code = 0 if is_drawn and sum(counts[name] for name in RESULTS) == len(states) else 1
-    if events:
-        events.send("end", counts=counts, exit_code=code)
+    send("end", counts=counts, exit_code=code)
     return code
+
+
+def ui_command(study: str, results: Results) -> str:
+    """Return the command that shows a tracked study."""
+    return f"grpolab ui {study}{results_option(results)}"
 
 
 @contextmanager
 def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
-    """Keep the tracking store up to date meanwhile. Training never waits for it, and its failure is only reported."""
+    """Keep the tracking store up to date meanwhile; training never waits for it, and its failure is only reported."""
     if uri is None:
         yield
         return
@@ -211,7 +209,7 @@ def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
         if closing.is_alive():
             say("bringing the tracking store up to date ...", flush=True)
             closing.join(limit)
-        if closing.is_alive():  # it then ends on its own
+        if closing.is_alive():  # it goes on, and ends by itself
             say(f"tracking goes on in the background: not up to date after {duration(time.monotonic() - started)}")
         elif problems and problems[0]:
             say_tracking(f"{problems[0]}; `grpolab track sync` catches up")

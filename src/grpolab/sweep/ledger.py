@@ -1,4 +1,4 @@
-"""The state of runs, read from their folders, which are the only record: cells of a study, and a run's results so far.
+"""State of the runs of a study and their results so far, read from the run folders alone.
 
 Nothing heavy is imported: a thousand runs are read in a second.
 """
@@ -30,31 +30,33 @@ Record = dict[str, Any]
 Facts = dict[str, float]
 
 RUNNING = "running"
-LAST_BYTES = 4096  # of a timing journal: more than one row
-# Metric -> name of its first and last value.
+LAST_BYTES = 4096  # at the end of a timing journal: more than one row
+# Metric -> the fact whose start and end are its first and last value.
 _COURSES = {
     "eval/accuracy_expected": "accuracy",
     "reward/mean": "reward",
     "entropy/behaviour": "entropy",
-    "accuracy": "accuracy",  # of a warm start, on training prompts
+    "accuracy": "accuracy",  # in the journal of a warm start, on training prompts
 }
-_CLIPPED = {"clip/active_low": "clip_low", "clip/active_high": "clip_high"}
-TITLES = ("variant", "runs", "accuracy", "reward", "clip low, high", "entropy", "token ratio", "a run")
-_PAIRS = {
-    "clip fraction": ("clip_low", "clip_high", "{:.1%}, {:.1%}"),
-    "token ratio": ("ratio_min", "ratio_max", "{:.3g} to {:.3g}"),
+COURSE = "{:.3f} -> {:.3f}"
+# Column of a table of results -> its two facts, their format, their meaning.
+COLUMNS = {
+    "accuracy": ("accuracy_start", "accuracy_end", COURSE, "held out: of one sampled answer, before -> after"),
+    "reward": ("reward_start", "reward_end", COURSE, "mean of a batch, first -> last"),
+    "clip low, high": (
+        "clip_low",
+        "clip_high",
+        "{:.1%}, {:.1%}",
+        "share of tokens, after a batch's first optimiser step",
+    ),
+    "entropy": ("entropy_start", "entropy_end", COURSE, "nat a token, first -> last batch"),
+    "token ratio": ("ratio_min", "ratio_max", "{:.3g} to {:.3g}", "smallest to largest"),
 }
-_MEANINGS = {
-    "accuracy": "held out: of one sampled answer, before -> after",
-    "reward": "mean of a batch, first -> last",
-    "clip fraction": "of tokens, below and above the range, after a batch's first optimiser step",
-    "entropy": "nat a token, first -> last batch",
-    "token ratio": "smallest to largest",
-}
+TITLES = ("variant", "runs", *COLUMNS, "a run")
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `1 h 05 min`."""
+    """Return `45 s`, `12 min` or `1 h 05 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -68,25 +70,24 @@ def first_line(outcome: Record | None) -> str:
 
 @dataclass(frozen=True)
 class CellState:
-    """A planned cell and how far it is."""
+    """State of a planned cell."""
 
-    cell: Record  # its entry in plan.json
     state: str  # an outcome of the vocabulary, or `running`
     outcome: Record | None = None
-    running: Record | None = None  # its last heartbeat; None before its model is there
-    committed: bool = False  # its outcome is in the committed reference, and it has no run folder
+    heartbeat: Record | None = None  # the last one of a running cell; None before its model is loaded
+    committed: bool = False  # True: the outcome is from the committed reference, and there is no run folder
 
 
-def cell_state(cell: Record, results: Results, committed: Mapping[str, Record], is_begun: bool = True) -> CellState:
-    """Return the state of a planned cell. A run folder goes before `committed`; `is_begun=False`: it has no folder."""
-    folder = results.run(cell["signature"])
-    if is_begun and (outcome := outcome_or_damage(folder)):
-        return CellState(cell, outcome["outcome"], outcome=outcome)
-    if is_begun and is_taken(folder):
-        return CellState(cell, RUNNING, running=read_json(folder / "running.json"))
-    if kept := committed.get(cell["signature"]):
-        return CellState(cell, kept["outcome"], outcome=kept, committed=True)
-    return CellState(cell, MISSING)
+def cell_state(signature: str, results: Results, committed: Mapping[str, Record], has_folder: bool = True) -> CellState:
+    """Return the state of a cell: by its run folder, else by its outcome in `committed`."""
+    folder = results.run(signature)
+    if has_folder and (outcome := outcome_or_damage(folder)):
+        return CellState(outcome["outcome"], outcome)
+    if has_folder and is_taken(folder):
+        return CellState(RUNNING, heartbeat=read_json(folder / "running.json"))
+    if outcome := committed.get(signature):
+        return CellState(outcome["outcome"], outcome, committed=True)
+    return CellState(MISSING)
 
 
 def committed_outcomes(results: Results) -> dict[str, Record]:
@@ -94,14 +95,14 @@ def committed_outcomes(results: Results) -> dict[str, Record]:
     file = results.reference / "outcomes.parquet"
     if not file.is_file():
         return {}
-    import pyarrow.parquet as pq  # here: most results folders have none
+    import pyarrow.parquet as pq  # here: most results folders have no such file
 
     rows = pq.read_table(file, columns=["signature", "outcome", "reason", "journal_sha256"]).to_pylist()
     return {row.pop("signature"): row for row in rows if row["outcome"] in RESULTS}
 
 
-def study_states(results: Results, study: str) -> dict[str, list[CellState]]:
-    """Return the states of a study's cells by study; a collection gives those of the studies that it includes.
+def planned_cells(results: Results, study: str) -> dict[str, list[Record]]:
+    """Return the cells in a study's plan by study; for a collection those of each study that it includes.
 
     Raises RequestError if the study has no plan, or one that cannot be read.
     """
@@ -109,13 +110,12 @@ def study_states(results: Results, study: str) -> dict[str, list[CellState]]:
     if plan is None:
         raise not_planned(results, study)
     if plan["includes"]:
-        return {name: cells for part in plan["includes"] for name, cells in study_states(results, part).items()}
-    committed = committed_outcomes(results)
-    return {study: [cell_state(cell, results, committed) for cell in plan["cells"]]}
+        return {name: cells for part in plan["includes"] for name, cells in planned_cells(results, part).items()}
+    return {study: plan["cells"]}
 
 
 def no_outcome(error: OSError, folder: Path) -> Record:
-    """Return the outcome, written nowhere, of a run that the disk refused: its cell stays missing."""
+    """Return the outcome `missing` for a run that the disk refused; nothing is written."""
     reason = f"{error.filename or folder}: {error.strerror}"
     return {"outcome": MISSING, "reason": reason, "disk_full": error.errno in (errno.ENOSPC, errno.EDQUOT)}
 
@@ -124,9 +124,9 @@ def set_failure_aside(folder: Path, damaged: bool = False) -> None:
     """Rename the outcome of a failed run so that it is tried again; a damaged one begins anew, without a checkpoint."""
     if damaged:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    kept = len(list(folder.glob("outcome.failed-*.json")))
+    earlier = len(list(folder.glob("outcome.failed-*.json")))
     with suppress(FileNotFoundError):  # another command has done it
-        os.replace(folder / "outcome.json", folder / f"outcome.failed-{kept + 1}.json")
+        os.replace(folder / "outcome.json", folder / f"outcome.failed-{earlier + 1}.json")
 
 
 def last_row(timing: Path) -> Record | None:
@@ -142,33 +142,33 @@ def last_row(timing: Path) -> Record | None:
 
 def status(results: Results, study: str | None, now: float) -> Record:
     """Return what `grpolab status --json` prints. Raises RequestError if the study has no plan."""
-    names = [study] if study else results.planned()
-    states = {name: cells for part in names for name, cells in study_states(results, part).items()}
-    return {
-        name: {
+    names, committed, summaries = [study] if study else results.planned(), committed_outcomes(results), {}
+    planned = {name: cells for part in names for name, cells in planned_cells(results, part).items()}
+    for name, cells in planned.items():
+        states = [cell_state(cell["signature"], results, committed) for cell in cells]
+        summaries[name] = {
             "planned": len(cells),
-            "states": dict(Counter(cell.state for cell in cells)),
-            "committed": sum(cell.committed for cell in cells),
-            "cells": [_status_row(cell, results, now) for cell in cells],
+            "states": dict(Counter(state.state for state in states)),
+            "committed": sum(state.committed for state in states),
+            "cells": [_status_row(cell, state, results, now) for cell, state in zip(cells, states, strict=True)],
         }
-        for name, cells in states.items()
-    }
+    return summaries
 
 
-def _status_row(cell: CellState, results: Results, now: float) -> Record:
+def _status_row(cell: Record, state: CellState, results: Results, now: float) -> Record:
     """Return the state of a cell; `seconds_left` is null before the first step."""
-    row = {key: cell.cell[key] for key in ("variant", "seed", "signature")} | {"state": cell.state}
-    if cell.outcome:
-        return row | {key: cell.outcome.get(key) for key in ("reason", "seconds")}
-    timed = last_row(results.run(cell.cell["signature"]) / "timing.jsonl")
+    row = {key: cell[key] for key in ("variant", "seed", "signature")} | {"state": state.state}
+    if state.outcome:
+        return row | {key: state.outcome.get(key) for key in ("reason", "seconds")}
+    timed = last_row(results.run(cell["signature"]) / "timing.jsonl")
     steps = timed["rollout_step"] + 1 if timed else 0
-    if beat := cell.running:
+    if beat := state.heartbeat:
         age, left = max(0.0, now - beat["time"]), None  # a clock may have been set back
         if timed:  # by the mean of the steps so far, those of earlier sessions included
             left = round(max(0.0, timed["seconds/elapsed"] / steps * (beat["rollout_steps"] - steps) - age), 1)
         row |= {key: beat[key] for key in ("rollout_step", "rollout_steps", "host", "pid")}
         return row | {"heartbeat_seconds_ago": round(age, 1), "seconds_left": left}
-    return row | ({"interrupted_at_step": steps} if timed and cell.state != RUNNING else {})
+    return row | ({"interrupted_at_step": steps} if timed and state.state != RUNNING else {})
 
 
 def describe_status(row: Record) -> str:
@@ -185,7 +185,7 @@ def describe_status(row: Record) -> str:
 
 
 class JournalReader:
-    """A run's journal, read as it grows; each line is read once."""
+    """Reads a run's journal as it grows, each line once."""
 
     def __init__(self, folder: Path) -> None:
         self._journal = Tail(folder / "journal.jsonl")
@@ -193,15 +193,16 @@ class JournalReader:
 
     def _forget(self) -> None:
         self._restarts = self._journal.restarts
+        self.accuracy_now: float | None = None
         self.clip_now: float | None = None  # clip/active of the last optimiser step
         self._facts: Facts = {}
         self._rewards = set[float]()  # two at most: enough to know that they differ
-        self._clipped: dict[bool, list[Facts]] = {False: [], True: []}  # key: after the first update of a batch
+        self._clipped: dict[bool, list[Facts]] = {False: [], True: []}  # True: after the first update of a batch
 
     def read(self) -> JournalReader:
         """Read the lines added since the last call; all of them if the journal was cut back to a checkpoint."""
         records = []
-        with suppress(Damaged):  # this is for display; who reads the whole journal reports the damage
+        with suppress(Damaged):  # this is for display; a reader of the whole journal reports the damage
             records = self._journal.read()
         if self._journal.restarts != self._restarts:
             self._forget()
@@ -214,6 +215,7 @@ class JournalReader:
             if metric in record:
                 self._facts.setdefault(f"{name}_start", float(record[metric]))
                 self._facts[f"{name}_end"] = float(record[metric])
+        self.accuracy_now = self._facts.get("accuracy_end")
         if {"reward/mean", "reward/std"} <= record.keys() and len(self._rewards) < 2:
             mean, spread = float(record["reward/mean"]), float(record["reward/std"])
             self._rewards |= {round(mean, 6), round(mean + spread, 6)}
@@ -225,52 +227,50 @@ class JournalReader:
         if "clip/active" in record:
             self.clip_now = float(record["clip/active"])
             is_later = record["iteration"] > 0 or record["minibatch"] > 0
-            self._clipped[is_later].append({name: float(record[metric]) for metric, name in _CLIPPED.items()})
+            shares = {f"clip_{side}": float(record[f"clip/active_{side}"]) for side in ("low", "high")}
+            self._clipped[is_later].append(shares)
 
     def facts(self) -> Facts:
-        """Return `accuracy_start`, `accuracy_end`, the same of `reward` and `entropy`, `clip_low`, `clip_high`,
-        `ratio_min`, `ratio_max`, as far as the journal has them.
+        """Return the facts that COLUMNS names, as far as the journal has them.
 
         Clip fractions are means over the optimiser steps after the first on each batch, before which every ratio is 1;
         over all if there are no others.
         """
         clipped = self._clipped[True] or self._clipped[False]
-        means = {name: sum(step[name] for step in clipped) / len(clipped) for name in clipped[0]} if clipped else {}
-        return self._facts | means
+        return self._facts | ({name: fmean(step[name] for step in clipped) for name in clipped[0]} if clipped else {})
 
     @property
     def only_reward(self) -> float | None:
         """The reward of every completion so far; None if they differ, or there is none."""
         return next(iter(self._rewards)) if len(self._rewards) == 1 else None
 
-    def in_short(self) -> str:
-        """Return `accuracy 0.306 -> 0.415, clip 3.1%` of a run that goes on, as far as it is known."""
-        accuracy = _in_words(self._facts)["accuracy"]
+    def summarize(self) -> str:
+        """Return `accuracy 0.306 -> 0.415, clip 3.1%` for a running run, as far as it is known."""
+        accuracy = format_facts(self._facts)["accuracy"]
         parts = [f"accuracy {accuracy}"] if accuracy else []
         parts += [f"clip {self.clip_now:.1%}"] if self.clip_now is not None else []
         return ", ".join(parts)
 
 
-def _in_words(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return facts as texts by the keys of _MEANINGS, '' if one is not known."""
-    texts = {}
-    for name in _MEANINGS:
-        first, last, form = _PAIRS.get(name, (f"{name}_start", f"{name}_end", "{:.3f} -> {:.3f}"))
-        texts[name] = form.format(facts[first], facts[last]) if {first, last} <= facts.keys() else ""
-    return texts
+def format_facts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return facts as texts by column, '' if one is not known."""
+    return {
+        name: form.format(facts[first], facts[last]) if {first, last} <= facts.keys() else ""
+        for name, (first, last, form, _) in COLUMNS.items()
+    }
 
 
 def result_lines(outcome: Record, facts: Facts) -> list[str]:
-    """Return what came out of one run, a line for each fact."""
+    """Return the outcome of one run, and a line for each fact."""
     seconds = f" in {duration(outcome['seconds'])}" if outcome.get("seconds") else ""
     steps = {"rollout_steps": "rollout steps", "optimizer_steps": "optimiser steps"}
     done = ", ".join(f"{outcome[key]} {words}" for key, words in steps.items() if outcome.get(key))
     reason = f": {outcome['reason']}" if outcome.get("reason") else ""
-    lines = [f"  {name:<14} {text:<18} {_MEANINGS[name]}" for name, text in _in_words(facts).items() if text]
+    lines = [f"  {name:<15} {text:<18} {COLUMNS[name][-1]}" for name, text in format_facts(facts).items() if text]
     return [f"{outcome['outcome']}{seconds}{': ' + done if done else ''}{reason}", *lines]
 
 
-def variant_row(runs: Sequence[tuple[Record, Facts]]) -> Record:
+def average_runs(runs: Sequence[tuple[Record, Facts]]) -> Record:
     """Return the number of a variant's runs by outcome, and each fact's mean over them (of a ratio its extreme)."""
     row: Record = {"runs": dict(Counter(outcome["outcome"] for outcome, _ in runs))}
     for name in dict.fromkeys(name for _, facts in runs for name in facts):
@@ -280,7 +280,7 @@ def variant_row(runs: Sequence[tuple[Record, Facts]]) -> Record:
     return row | ({"seconds": fmean(seconds)} if seconds else {})
 
 
-def cells_of_row(variant: str, row: Record) -> list[str]:
-    """Return a variant's row under TITLES."""
+def format_row(variant: str, row: Record) -> list[str]:
+    """Return a variant's averages as the texts below TITLES."""
     runs = ", ".join(f"{count} {outcome}" for outcome, count in row["runs"].items())
-    return [variant, runs, *_in_words(row).values(), duration(row["seconds"]) if "seconds" in row else ""]
+    return [variant, runs, *format_facts(row).values(), duration(row["seconds"]) if "seconds" in row else ""]

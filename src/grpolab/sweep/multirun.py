@@ -6,9 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from itertools import islice
-from typing import Any
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -16,45 +14,49 @@ from pydantic import ValidationError
 
 from grpolab.errors import RequestError
 from grpolab.paths import STUDY_NAME
-from grpolab.quantities import Thresholds
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, key_of
-from grpolab.sweep.plan import Cell, Plan, expand, plan_document
+from grpolab.sweep.plan import Cell, Plan, expand
 from grpolab.sweep.schema import MOST_LETTERS, Factors, sentences, show
 from grpolab.sweep.study import Study
-from grpolab.vocabulary import LOOKS
 
-DEFAULT_NAME, PRIMARY_METRIC, FIGURES = "adhoc", "eval/accuracy_expected", ["F1", "F2", "F16", "F26"]
-QUESTION = "Asked on the command line: "
-MOST_LABEL, LONG_VALUE = 60, 40  # characters of a level's name, and of an override that stands whole in it
+DEFAULT_NAME = "adhoc"
+MOST_LABEL, LONG_VALUE = 60, 40  # most characters of a level's name, and of an override that is not shortened in it
 MOST_VALUES = 1000  # of one key: range(0,inf) has no end
-# A sweep over one of these asks about clipping.
 CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
 
 
 def cell_of(settings: RunSettings, overrides: Sequence[str]) -> Cell:
-    """Resolve one run, and name it by the overrides that asked for it."""
+    """Resolve one run, and name it by the overrides that ask for it."""
     named = [text for text in overrides if not key_of(text).startswith(("seed", "machine.", "launcher"))]
     return Cell({"run": _level_name(named)}, resolve_run(settings))
 
 
-def run_document(name: str, cell: Cell, overrides: Sequence[str], created: str, commit: str | None) -> dict[str, Any]:
-    """Return plan.json of a single run: report and tracking find it by this under a study's name."""
-    level = cell.levels["run"]
-    says = {
-        "title": "",
-        "compare": "run",
-        "baseline": level,
-        "primary_metric": PRIMARY_METRIC,
-        "factors": {"run": [level]},
-        "stability": asdict(Thresholds()),
-        "looks": list(LOOKS),
-        "registered": {},
-        "figures": FIGURES,
-    }
-    return plan_document(name, QUESTION + " ".join(overrides), [cell.settings.seed], [cell], created, commit, says)
+def plan_of_run(name: str, cell: Cell, overrides: Sequence[str]) -> Plan:
+    """Return the plan of a single run, by which report and tracking find it under a study's name."""
+    return Plan(
+        _make_study(name, overrides, {"run": {cell.variant: []}}, [cell.settings.seed]), [cell.settings.seed], [cell]
+    )
+
+
+def _make_study(
+    name: str, asked: Sequence[str], factors: Factors, seeds: list[int], overrides: Sequence[str] = ()
+) -> Study:
+    """Return a study of these factors; the first is compared, and its first level is the baseline."""
+    compare, levels = next(iter(factors.items()))
+    return Study(
+        name=name,
+        question="Asked on the command line: " + " ".join(asked),
+        overrides=list(overrides),
+        factors=factors,
+        compare=compare,
+        baseline=next(iter(levels)),
+        seeds=seeds,
+        primary_metric="eval/accuracy_expected",
+        figures=["F1", "F2", "F16", "F26"],
+    )
 
 
 def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
@@ -82,19 +84,8 @@ def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     problems += [f"{key}: two of its values have one name" for key in factors if len(factors[key]) < len(swept[key])]
     rest = [text for text in fixed if key_of(text) != "seed"]
     factors = factors or {"run": {_level_name([]): []}}
-    compare, levels = next(iter(factors.items()))
     try:
-        study = Study(
-            name=name,
-            question=QUESTION + " ".join([*rest, *factors]),
-            overrides=rest,
-            factors=factors,
-            compare=compare,
-            baseline=next(iter(levels)),
-            seeds=seeds,
-            primary_metric=PRIMARY_METRIC,
-            figures=FIGURES,
-        )
+        study = _make_study(name, [*rest, *factors], factors, seeds, rest)
         plan = expand(study, composer, needs_clipping=bool(CLIP_KEYS & swept.keys()))
     except ValidationError as error:
         problems += sentences(Study, error)
@@ -122,7 +113,8 @@ def _list_values(override: Override, problems: list[str]) -> list[str]:
 def _level_name(overrides: Sequence[str]) -> str:
     """Return overrides as a level's name: short, one word, no slash (slashes join levels to variants).
 
-    If folders of a long path or the last of many overrides are left out, four digits of a hash keep names different.
+    A long path loses its folders, and the last of many overrides are left out; four digits of a hash then keep names
+    different.
     """
     texts = [text if len(text) <= LONG_VALUE else re.sub(r"[^=,{}:\[\]]*/", "", text) for text in overrides]
     short = [text for index, text in enumerate(texts) if len(",".join(texts[: index + 1])) <= MOST_LABEL]

@@ -1,9 +1,9 @@
-"""A study's cells: every variant is composed once, then resolved with each seed, which gives a cell its signature."""
+"""The cells of a study: every variant is composed once, then resolved with each seed, which gives it a signature."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.registration import find_registrations, hypothesis_texts
 from grpolab.sweep.schema import show, unknown
-from grpolab.sweep.study import Collection, Levels, Study, load, unequal_budgets
+from grpolab.sweep.study import Collection, Levels, Study, load, unequal_budgets, variant_name
 from grpolab.sweep.tuning.settings import shared_seeds
 
 PLAN_FORMAT = 1
 TINY = 131_072  # weights of model=tiny
-MOST_CELLS = 100_000  # of a study; more is a slip, and would fill the memory
+MOST_CELLS = 100_000  # in a study: a mistyped number must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Cell:
     @property
     def variant(self) -> str:
         """The levels joined: `symmetric/addition/healthy`."""
-        return "/".join(self.levels.values())
+        return variant_name(self.levels)
 
     @property
     def label(self) -> str:
@@ -57,24 +57,24 @@ class Cell:
 
     @property
     def cost(self) -> float:
-        """Relative length of the run: tokens sampled and learnt from; sampling costs about as much as a pass."""
+        """Relative duration: tokens sampled and learnt from; sampling costs about as much as a pass."""
         settings = self.settings
         tokens = settings.batch_size * settings.max_completion_length
         return settings.planned_steps * (1 + settings.num_iterations) * tokens * self._cost_of_token
 
     @property
     def warm_start_cost(self) -> float:
-        """Relative length of its warm start, at most."""
+        """Relative duration of its warm start, at most."""
         warm = self.settings.warm_start
         return warm.max_steps * warm.batch_size * self.settings.max_completion_length * self._cost_of_token
 
     @property
     def _cost_of_token(self) -> float:
-        """Half of a token's time in the tiny model is independent of the weights (measured: 8x weights, 4.7x time)."""
+        # Half of a token's time in the tiny model is independent of the weights (measured: 8x weights, 4.7x time).
         return 1 + parameters(self.settings.model) / TINY
 
     def document(self) -> dict[str, Any]:
-        """Return the cell's entry in plan.json; `settings` holds the flat ones, which figures use as axes."""
+        """Return the cell's entry in plan.json; `settings` holds flat values, which figures use as axes."""
         values = self.settings.model_dump()
         flat = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
         if path := values["model"].get("path"):  # of a pretrained model
@@ -101,7 +101,7 @@ class Variant:
     @property
     def name(self) -> str:
         """The levels joined, as in `Cell.variant`."""
-        return "/".join(self.levels.values())
+        return variant_name(self.levels)
 
     def cell(self, seed: int) -> Cell:
         """Return its run with this seed."""
@@ -137,13 +137,18 @@ class Plan:
         return Plan(self.study, sorted({cell.settings.seed for cell in cells}), cells, self.variants)
 
     def document(self, created: str, commit: str | None) -> dict[str, Any]:
-        """Return the content of plan.json."""
+        """Return the content of plan.json, all that the report knows about a study."""
         study = self.study
-        says: dict[str, Any] = {"file": study.file} if study.argument != study.name else {}
+        document: dict[str, Any] = {
+            **{"format": PLAN_FORMAT, "study": study.name, "question": study.question},
+            **{"results_version": RESULTS_VERSION, "created": created, "commit": commit},
+            **{"includes": [], "placebo": [], "hypotheses": []},
+            **({"file": study.file} if study.argument != study.name else {}),
+        }
         if isinstance(study, Collection):
-            says |= {"includes": study.includes, "primary": study.primary, "shown": study.shown}
+            document |= {"includes": study.includes, "primary": study.primary, "shown": study.shown}
         else:
-            says |= {
+            document |= {
                 "compare": study.compare,
                 "baseline": study.baseline,
                 "primary_metric": study.primary_metric,
@@ -153,41 +158,16 @@ class Plan:
                 "stability": study.stability.model_dump(),
                 **({"tuned": study.tunings} if study.tunings else {}),
             }
-        says |= {"title": study.title, "looks": study.looks, "registered": self.registered, "figures": study.figures}
-        return plan_document(study.name, study.question, self.seeds, self.cells, created, commit, says)
-
-
-def plan_document(
-    name: str,
-    question: str,
-    seeds: Sequence[int],
-    cells: Sequence[Cell],
-    created: str,
-    commit: str | None,
-    says: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the content of plan.json, all that the report knows about a study; `says` goes before the defaults."""
-    return {
-        "format": PLAN_FORMAT,
-        "study": name,
-        "question": question,
-        "results_version": RESULTS_VERSION,
-        "created": created,
-        "commit": commit,
-        "includes": [],
-        "placebo": [],
-        "hypotheses": [],
-        **says,
-        "seeds": list(seeds),
-        "cells": [cell.document() for cell in cells],
-    }
+        document |= {"title": study.title, "looks": study.looks, "registered": self.registered}
+        document |= {"figures": study.figures, "seeds": self.seeds}
+        return document | {"cells": [cell.document() for cell in self.cells]}
 
 
 def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = None) -> list[Plan]:
-    """Return the plan of a study; of a collection, the plans of its studies and, last, its own.
+    """Return the plan of a study; for a collection the plans of its studies and, last, its own.
 
-    `overrides` follow those of every variant; `seeds` replaces the file's. Raises RequestError with all problems of
-    all files and variants.
+    `overrides` are applied after those of each variant; `seeds` replaces the file's. Raises RequestError with all
+    problems of all files and variants.
     """
     study, composer = load(name), Composer()
     if isinstance(study, Study):
@@ -213,7 +193,7 @@ def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = No
 
 
 def _locate(part: str, collection: Collection) -> str:
-    """Return an included study as `load` takes it: one of experiments/, else a file beside the collection's."""
+    """Return what `load` takes for an included study: one of experiments/, else a file beside the collection's."""
     beside = project_root() / collection.file
     file = beside.with_name(f"{part}{beside.suffix}")
     return str(file) if part not in available() and file.is_file() else part
@@ -226,31 +206,33 @@ def expand(
     seeds: list[int] | None = None,
     needs_clipping: bool = True,
 ) -> Plan:
-    """Return the plan of one study. `needs_clipping`: refuse a study in which no cell can clip.
+    """Return the plan of one study. With `needs_clipping`, refuse a study in which no cell can clip.
 
     Raises RequestError with all problems.
     """
-    problems, levels_of_variants = list[str](), study.variants()
-    variants = list[Variant]()
-    names_of = defaultdict[str, list[str]](list)  # problem -> the variants that have it
-    for levels in levels_of_variants:
+    names, variants = [variant_name(levels) for levels in study.variants()], list[Variant]()
+    written = dict.fromkeys(text for levels in study.variants() for text in study.overrides_of(levels))
+    broken = defaultdict[str, list[str]](list)  # problem -> names of the variants that have it
+    for name, levels in zip(names, study.variants(), strict=True):
         try:
             variants.append(Variant(levels, composer.compose([*study.overrides_of(levels), *overrides])))
         except RequestError as error:
             for problem in error.problems:
-                names_of[problem].append("/".join(levels.values()))
-    for problem, names in names_of.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        place = "" if len(names) == len(levels_of_variants) else f", variant {names[0]}{more}"
+                broken[problem].append(name)
+    problems = list[str]()
+    for problem, of in broken.items():
+        more = f" and {len(of) - 1} more" if len(of) > 1 else ""
+        place = "" if len(of) == len(names) else f", variant {of[0]}{more}"
         problems.append(f"{problem} (study {study.name}{place})")
-    written = dict.fromkeys(text for levels in levels_of_variants for text in study.overrides_of(levels))
     problems += [
         f"{show(text)}: study {study.name} sets its seeds itself, use `seeds:` or --seeds"
         for text in (*written, *overrides)
         if key_of(text) == "seed"
     ]
     seeds = seeds or study.seeds
-    problems = problems or _senseless(study, variants, needs_clipping) or shared_seeds(study.tunings, seeds)
+    if not problems:
+        problems = [f"study {study.name}: {text}" for text in _find_misfits(study, variants, needs_clipping)]
+    problems = problems or shared_seeds(study.tunings, seeds)
     if len(variants) * len(seeds) > MOST_CELLS:
         problems.append(f"study {study.name}: {len(seeds)} seeds make more than {MOST_CELLS} cells: ask for fewer")
     if problems:
@@ -258,23 +240,19 @@ def expand(
     return Plan(study, seeds, [variant.cell(seed) for variant in variants for seed in seeds], variants)
 
 
-def _senseless(study: Study, variants: Sequence[Variant], needs_clipping: bool) -> list[str]:
-    """Return what makes no sense in one study although each variant can be run."""
-    problems: list[str] = []
-    seen: dict[str, Variant] = {}
+def _find_misfits(study: Study, variants: Sequence[Variant], needs_clipping: bool) -> Iterator[str]:
+    """Yield what makes no sense in a study although each variant by itself can be run."""
+    first_of: dict[str, Variant] = {}
     placebo = {frozenset(pair) for pair in study.placebo}
     for variant in variants:
-        first = seen.setdefault(resolve_run(variant.settings).signature, variant)
+        first = first_of.setdefault(resolve_run(variant.settings).signature, variant)
         arms = frozenset({first.levels[study.compare], variant.levels[study.compare]})
         if first is not variant and arms not in placebo:
-            problems.append(
-                f"{first.name} and {variant.name} have equal settings: drop one, or name them under `placebo:`"
-            )
+            yield f"{first.name} and {variant.name} have equal settings: drop one, or name them under `placebo:`"
     clipped = [variant.settings for variant in variants if SURROGATES[variant.settings.kernel].clips]
     if needs_clipping and clipped and not any(settings.clip_can_bind for settings in clipped):
-        problems.append(
+        yield (
             "clipping can act in no cell, because each that clips has one update per fresh batch (every ratio is then"
             " exactly 1): give a variant num_iterations or num_minibatches above 1"
         )
-    problems += unequal_budgets(study.hypotheses, study.compare, [(v.levels, v.settings) for v in variants])
-    return [f"study {study.name}: {text}" for text in problems]
+    yield from unequal_budgets(study, [(variant.levels, variant.settings) for variant in variants])

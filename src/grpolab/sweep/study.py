@@ -1,11 +1,11 @@
-"""A study file, experiments/<name>.yaml, read and checked: question, factors, seeds, hypotheses, figures."""
+"""Study files, experiments/<name>.yaml: question, factors, seeds, hypotheses, figures, and the checks of them."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -40,9 +40,14 @@ from grpolab.sweep.schema import (
 from grpolab.sweep.tuning.settings import Tuning, named_tunings, with_tuned_values
 from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, LOOKS
 
-LEAST_ARMS = 3  # of a trend; two are a contrast
+LEAST_ARMS = 3  # in a trend; two are a contrast
 
 Levels = dict[str, str]  # factor -> level: one variant
+
+
+def variant_name(levels: Levels) -> str:
+    """Return the levels joined: `symmetric/addition/healthy`."""
+    return "/".join(levels.values())
 
 
 class Contrast(Part):
@@ -56,8 +61,8 @@ class Precondition(Part):
     """A precondition of a test, for example that the clip acts at all."""
 
     metric: str = Field(description="A name of the vocabulary, or a stability quantity of the report.")
-    of: Name = Field(description="The arm whose mean over seeds is looked at.")
-    above: FiniteFloat = Field(description="What the mean must exceed.")
+    of: Name = Field(description="The arm whose mean over seeds counts.")
+    above: FiniteFloat = Field(description="The mean must exceed it.")
 
 
 class Hypothesis(Part):
@@ -67,25 +72,24 @@ class Hypothesis(Part):
     says: str = Field(min_length=1, description="The claim in plain words.")
     tested: str = Field(
         default="",
-        description="What its test tests, where `says` claims more: what pages say instead. Not registered, so that it"
-        " may be mended.",
+        description="Pages say it instead of `says` if the test shows less. Not registered, so it may be mended.",
     )
     also: str = Field(
         default="",
-        description="The hypothesis (`study.id`) that asks the same with a learning rate of each arm's own: a screen"
-        " that knows both says both. Not registered either.",
+        description="The hypothesis (`study.id`) that asks the same with a learning rate tuned for each arm: a page"
+        " that knows both shows both. Not registered either.",
     )
-    source: str = Field(min_length=1, description="Who claims it.")
+    source: str = Field(min_length=1, description="The paper or person that claims it.")
     metric: str = Field(description="A name of the vocabulary, or a stability quantity of the report.")
     contrast: Contrast | None = Field(default=None, description="Two arms by seed, or one against 0.")
     trend: Annotated[list[Name], Different] | None = Field(
-        default=None, description="In place of a contrast: arms in the order in which the metric rises or falls."
+        default=None, description="Instead of a contrast: arms in the order in which the metric rises or falls."
     )
     range_over: Name | None = Field(
         default=None, description="Instead of the metric: its range (max - min) over the levels of this factor."
     )
-    where: dict[str, str] = Field(default={}, description="Levels of other factors that the claim is about.")
-    provided: Precondition | None = Field(default=None, description="Without this the test is void.")
+    where: dict[str, str] = Field(default={}, description="Levels of other factors to which the claim is limited.")
+    provided: Precondition | None = Field(default=None, description="If it does not hold, the test is void.")
     direction: Literal["less", "greater", "equal"] = Field(description="equal: the difference is inside the margin.")
     scale: Literal["linear", "log"] = Field(default="linear", description="log: arms are compared as factors.")
     beyond: FiniteFloat = Field(default=0, ge=0, description="less, greater: by more than this; scale=log: a factor.")
@@ -95,64 +99,59 @@ class Hypothesis(Part):
         description="The smallest difference that matters; scale=log: a factor. Left out: of a score .15 of the"
         " baseline's gain on the task, of a factor 1.1, of others every difference.",
     )
-    by_construction: bool = Field(default=False, description="It must hold: a check of the program, not a finding.")
-    budget: Literal["rollouts", "updates"] = Field(description="What all sides have in equal number.")
+    by_construction: bool = Field(default=False, description="True: a check of the program, not a finding.")
+    budget: Literal["rollouts", "updates"] = Field(description="All arms have the same number of these.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Hypothesis:
-        if problems := [f"hypothesis {self.id}: {text}" for text in _misfits(self)]:
+        if problems := [f"hypothesis {self.id}: {text}" for text in _find_misfits(self)]:
             raise ValueError("; ".join(problems))
         return self
 
     @property
     def arms(self) -> list[str]:
         """The compared arms, in the order of the hypothesis."""
-        if self.contrast is None:
-            return list(self.trend or [])
-        return [arm for arm in (self.contrast.of, self.contrast.minus) if arm is not None]
+        compared = [self.contrast.of, self.contrast.minus] if self.contrast else self.trend or []
+        return [arm for arm in compared if arm is not None]
 
     def facets(self, compare: str, variants: Sequence[Levels]) -> list[list[Levels]]:
-        """Group the variants that are compared with each other, by the levels of the other factors.
-
-        Facets that lack an arm are left out.
-        """
-        apart = defaultdict[str, list[Levels]](list)
+        """Group the compared variants by the levels of the other factors; a group that lacks an arm is left out."""
+        groups = defaultdict[str, list[Levels]](list)
         for levels in variants:
             if self.where.items() <= levels.items() and levels[compare] in self.arms:
                 others = {name: levels[name] for name in levels if name not in (compare, self.range_over)}
-                apart[str(others)].append(levels)
-        return [facet for facet in apart.values() if {levels[compare] for levels in facet} == set(self.arms)]
+                groups[str(others)].append(levels)
+        return [facet for facet in groups.values() if {levels[compare] for levels in facet} == set(self.arms)]
 
 
 if TYPE_CHECKING:
     Stability: TypeAlias = Part
-else:  # every threshold of the stability labels; what a study file leaves out keeps its default
+else:  # the thresholds of the stability labels, with their defaults
     bounded = {field.name: (Annotated[type(field.default), Field(ge=0)], field.default) for field in fields(Thresholds)}
     Stability = create_model("Stability", __base__=Part, **bounded)
 
 
-def _planned(looks: list[int]) -> list[int]:
+def _check_looks(looks: list[int]) -> list[int]:
     if looks != list(LOOKS) and (len(looks) != 1 or looks[0] < 2):
         raise ValueError(f"looks={looks} is not allowed: one number from 2 on, or {list(LOOKS)}")
     return looks
 
 
-Looks = Annotated[list[int], AfterValidator(_planned)]
-
-
 class StudyFile(Part):
-    """The fields that every study file may have."""
+    """The fields of every study file."""
 
     name: StudyName
     file: str = Field(default="", description="Its path, as `within_project` writes it; empty: it has no file.")
-    title: str = Field(default="", description="What it is about in a word or two; else its name.")
+    title: str = Field(default="", description="Its topic in a word or two; empty: its name.")
     question: str = Field(min_length=1)
-    looks: Looks = Field(default=[*LOOKS], description="After how many seeds its hypotheses are looked at.")
-    figures: Figures = Field(default=[], description="What its report draws.")
+    looks: Annotated[list[int], AfterValidator(_check_looks)] = Field(
+        default=[*LOOKS], description="Numbers of seeds after which its hypotheses are tested."
+    )
+    figures: Figures = Field(default=[], description="Figures in its report.")
 
     @property
     def argument(self) -> str:
-        """The name that commands take: its name, or its path if the file is not in experiments/."""
+        """The study's name as an argument of commands: its path if the file is not in experiments/."""
         return self.name if self.file in ("", f"experiments/{self.name}.yaml") else self.file
 
 
@@ -163,28 +162,28 @@ class Study(StudyFile):
     factors: Factors = Field(min_length=1)
     compare: Name = Field(description="The factor whose levels are the arms.")
     baseline: Name = Field(description="The arm that the others are compared with.")
-    seeds: Seeds = Field(description="How many (0, 1, ...), or which.")
+    seeds: Seeds = Field(description="Their number (0, 1, ...), or a list.")
     primary_metric: str
-    hypotheses: list[Hypothesis] = Field(default=[], description="What is claimed before the study is run.")
-    stability: Stability = Field(default=Stability(), description="Where a quantity becomes a label.")
+    hypotheses: list[Hypothesis] = Field(default=[], description="Claims that are made before the study is run.")
+    stability: Stability = Field(default=Stability(), description="Thresholds at which a quantity becomes a label.")
     placebo: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] = Field(
-        default=[], description="Pairs of arms that are the same function."
+        default=[], description="Pairs of arms that compute the same function."
     )
     skip: list[dict[str, str]] = Field(default=[], description="Combinations of levels that are left out.")
-    tuning: Tuning | None = Field(default=None, description="What `grpolab tune` looks for, per arm.")
+    tuning: Tuning | None = Field(default=None, description="The search of `grpolab tune`, for each arm.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Study:
-        if problems := list(_problems(self)):
+        if problems := list(_find_problems(self)):
             raise ValueError("; ".join(problems))
         return self
 
-    def variants(self) -> list[dict[str, str]]:
-        """Return every combination of levels that is not skipped, as {factor: level}."""
+    def variants(self) -> list[Levels]:
+        """Return every combination of levels that is not skipped."""
         every = [dict(zip(self.factors, levels, strict=True)) for levels in product(*self.factors.values())]
         return [levels for levels in every if not any(part.items() <= levels.items() for part in self.skip)]
 
-    def overrides_of(self, levels: dict[str, str]) -> Overrides:
+    def overrides_of(self, levels: Levels) -> Overrides:
         """Return the overrides of one variant, in order of precedence.
 
         Raises RequestError if it names tuned values (`tuned=STUDY`) that do not exist.
@@ -196,20 +195,20 @@ class Study(StudyFile):
 
     @property
     def tunings(self) -> list[dict[str, Any]]:
-        """The tunings whose values it names, with their places. Raises RequestError if one does not exist."""
+        """The tunings whose values the study uses. Raises RequestError if one does not exist."""
         return named_tunings(self.overrides, self.factors)
 
 
 class Collection(StudyFile):
-    """A study that only includes others; its own figures need no run."""
+    """A study that includes others and trains nothing itself."""
 
     includes: Annotated[list[StudyName], Different] = Field(min_length=1)
     seeds: Seeds | None = Field(default=None, description="Replaces the seeds of the included studies.")
     primary: Annotated[list[str], Different] = Field(
-        default=[], description="Hypotheses (`study.id`) that are decided together; all others are described."
+        default=[], description="Hypotheses (`study.id`) that are decided together; all others are only described."
     )
     shown: Annotated[list[str], Different] = Field(
-        default=[], description="Figures (`study.F2`) that its report shows, and whose runs are kept whole; none: all."
+        default=[], description="Figures (`study.F2`) in its report, whose runs are kept whole; empty: all."
     )
 
     @model_validator(mode="after")
@@ -220,12 +219,12 @@ class Collection(StudyFile):
 
 
 def load(name: str) -> Study | Collection:
-    """Return the study of that name, or in the file at that path. Raises RequestError with all of its problems."""
+    """Read the study of that name, or the file at that path. Raises RequestError with all of its problems."""
     file = study_file(name)
     shown = within_project(file)
     try:
         parse_yaml(shown, read_text(str(file)))  # refuses what is too large
-        # OmegaConf's YAML refuses a key that stands twice, and reads 1e-3 as a number.
+        # OmegaConf refuses a repeated key, and reads 1e-3 as a number.
         content = _with_text_keys(OmegaConf.to_container(OmegaConf.load(file)))
     except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise RequestError(f"{shown} cannot be read: {' '.join(str(error).split())}") from error
@@ -241,17 +240,15 @@ def load(name: str) -> Study | Collection:
 
 
 def _with_text_keys(node: Any) -> Any:
-    """Make levels like `1:` and `8:` names. Raises ValueError if two become one."""
+    """Turn keys like `1:` and `8:` into text. Raises ValueError if two become equal."""
     if isinstance(node, dict):
         different([str(key) for key in node])
         return {str(key): _with_text_keys(item) for key, item in node.items()}
     return [_with_text_keys(item) for item in node] if isinstance(node, list) else node
 
 
-# Checks across the fields of a study or hypothesis. Each problem is a sentence.
-
-
-def _problems(study: Study) -> Iterator[str]:
+def _find_problems(study: Study) -> Iterator[str]:
+    """Yield a sentence for each field of a study that does not fit the others."""
     arms = study.factors.get(study.compare, {})
     for factor, choices in study.factors.items():
         if not choices:
@@ -272,42 +269,44 @@ def _problems(study: Study) -> Iterator[str]:
     yield from unknown("compare", [study.compare], study.factors)
     yield from unknown("baseline", [study.baseline], arms)
     yield from unknown("primary_metric", [study.primary_metric], METRICS)
-    for pair in study.placebo:
-        yield from unknown("placebo", pair, arms)
+    yield from unknown("placebo", [arm for pair in study.placebo for arm in pair], arms)
     for levels in study.skip:
         yield from unknown_levels("skip", levels, study.factors)
     ids = [claim.id for claim in study.hypotheses]
     yield from (f"hypothesis {name} stands twice: ids differ" for name in set(ids) if ids.count(name) > 1)
     for claim in study.hypotheses:
-        names_unknown = list(_unknown_names(claim, study.factors, study.compare))
-        yield from names_unknown
-        if not names_unknown and not claim.facets(study.compare, variants):
-            yield (
-                f"hypothesis {claim.id}: no seed is shared: {' and '.join(claim.arms)} are never planned together"
-                " in the levels of `where`"
-            )
+        problems = list(_find_unknown_names(claim, study.factors, study.compare))
+        if not problems and not claim.facets(study.compare, variants):
+            arms_together = f"{' and '.join(claim.arms)} are never planned together in the levels of `where`"
+            problems.append(f"hypothesis {claim.id}: no seed is shared: {arms_together}")
+        yield from problems
     if study.tuning:
         yield from study.tuning.problems(study.factors, study.compare, study.seeds)
 
 
-def _unknown_names(claim: Hypothesis, factors: Factors, compare: str) -> Iterator[str]:
+def _find_unknown_names(claim: Hypothesis, factors: Factors, compare: str) -> Iterator[str]:
     label, arms, metrics = f"hypothesis {claim.id}", factors.get(compare, {}), [*METRICS, *QUANTITIES]
     contrast, provided = claim.contrast, claim.provided
-    yield from unknown(f"{label}: contrast.of", [contrast.of] if contrast else [], arms)
-    yield from unknown(f"{label}: contrast.minus", [contrast.minus] if contrast and contrast.minus else [], arms)
-    yield from unknown(f"{label}: trend", claim.trend or [], arms)
-    yield from unknown(f"{label}: metric", [claim.metric], metrics)
+    names: list[tuple[str, str | None, Iterable[str]]] = [
+        ("contrast.of", contrast.of if contrast else None, arms),
+        ("contrast.minus", contrast.minus if contrast else None, arms),
+        *(("trend", arm, arms) for arm in claim.trend or ()),
+        ("metric", claim.metric, metrics),
+        ("range_over", claim.range_over, factors),
+        ("provided.metric", provided.metric if provided else None, metrics),
+        ("provided.of", provided.of if provided else None, arms),
+    ]
+    for key, name, known in names:
+        yield from unknown(f"{label}: {key}", [name] if name is not None else [], known)
     yield from unknown_levels(f"{label}: where", claim.where, factors)
-    yield from unknown(f"{label}: range_over", [claim.range_over] if claim.range_over else [], factors)
-    yield from unknown(f"{label}: provided.metric", [provided.metric] if provided else [], metrics)
-    yield from unknown(f"{label}: provided.of", [provided.of] if provided else [], arms)
     if compare in claim.where:
         yield f"{label}: where.{compare} is the factor that is compared: name levels of other factors"
     if claim.range_over and claim.range_over in (compare, *claim.where):
         yield f"{label}: range_over={claim.range_over} must be a factor that is neither compared nor in where"
 
 
-def _misfits(claim: Hypothesis) -> list[str]:
+def _find_misfits(claim: Hypothesis) -> list[str]:
+    """Return a sentence for each field of a hypothesis that does not fit the others."""
     metric, arms, logarithmic = claim.metric, claim.arms, claim.scale == "log"
     if (claim.contrast is None) == (claim.trend is None):
         return ["give either contrast or trend"]
@@ -337,23 +336,21 @@ def _misfits(claim: Hypothesis) -> list[str]:
     return [sentence for is_wrong, sentence in rules if is_wrong]
 
 
-def unequal_budgets(
-    claims: Sequence[Hypothesis], compare: str, variants: Sequence[tuple[Levels, RunSettings]]
-) -> Iterator[str]:
+def unequal_budgets(study: Study, variants: Sequence[tuple[Levels, RunSettings]]) -> Iterator[str]:
     """Yield a sentence for each hypothesis whose arms differ in the number of its budget's unit."""
-    settings_of = {str(levels): settings for levels, settings in variants}
-    unit = {"rollouts": "completions", "updates": "optimiser steps"}
-    for claim in claims:
-        for facet in claim.facets(compare, [levels for levels, _ in variants]):
-            amounts = {}
-            for levels in facet:
-                run = settings_of[str(levels)]
-                completions, updates = run.planned_steps * run.batch_size, run.optimizer_steps
-                amounts["/".join(levels.values())] = completions if claim.budget == "rollouts" else updates
+    settings_of = {variant_name(levels): settings for levels, settings in variants}
+    for claim in study.hypotheses:
+        unit = "completions" if claim.budget == "rollouts" else "optimiser steps"
+        for facet in claim.facets(study.compare, [levels for levels, _ in variants]):
+            runs = {variant_name(levels): settings_of[variant_name(levels)] for levels in facet}
+            amounts = {
+                name: run.planned_steps * run.batch_size if claim.budget == "rollouts" else run.optimizer_steps
+                for name, run in runs.items()
+            }
             few, many = min(amounts, key=amounts.__getitem__), max(amounts, key=amounts.__getitem__)
             if amounts[few] != amounts[many]:
                 yield (
-                    f"hypothesis {claim.id}: budget={claim.budget} does not hold: {few} has {amounts[few]}"
-                    f" {unit[claim.budget]}, {many} has {amounts[many]}"
+                    f"hypothesis {claim.id}: budget={claim.budget} does not hold: {few} has {amounts[few]} {unit},"
+                    f" {many} has {amounts[many]}"
                 )
                 break

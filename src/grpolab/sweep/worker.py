@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from grpolab.credentials import masked_output, without_secrets_in
+from grpolab.paths import Results, is_refusal
 from grpolab.run.parallel import die_with_parent
+from grpolab.settings.resolved import Resolved
+from grpolab.sweep.ledger import no_outcome
 from grpolab.vocabulary import FAILED, MISSING
 
 Send = Callable[[dict[str, Any]], None]
@@ -65,7 +68,7 @@ class Worker:
         self.send({"event": "ready"})
         for line in sys.stdin:
             self.answer(json.loads(line))
-            if self._stopping:  # the request to stop came too late for the run
+            if self._stopping:  # the signal came after the run's last rollout boundary
                 return
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -80,10 +83,10 @@ class Worker:
         """Do a job; send its steps and its outcome."""
         kind, name = request["job"], request["signature"]
 
-        def on_step(step: int, steps: int) -> None:
-            self.send({"event": "step", "signature": name, "rollout_step": step, "rollout_steps": steps})
+        def on_step(step: int) -> None:
+            self.send({"event": "step", "signature": name, "rollout_step": step})
 
-        self._leaving = False  # a request that came too late for the run before
+        self._leaving = False  # a signal may have come after the previous run
         self._in_run = kind == "run"
         try:
             outcome = do_job(kind, name, request["settings"], on_step, lambda: self._stopping or self._leaving)
@@ -95,29 +98,23 @@ class Worker:
 
 
 def do_job(
-    kind: str, name: str, values: dict[str, Any], on_step: Callable[[int, int], None], stop: Callable[[], bool]
+    kind: str, name: str, values: dict[str, Any], on_step: Callable[[int], None], stop: Callable[[], bool]
 ) -> dict[str, Any]:
     """Do the run or warm start that was planned with the signature `name`; return its outcome, an error included.
 
-    `on_step` receives the steps that are done and their total. `stop` is asked at each rollout boundary of a run; if it
-    returns True the run writes a checkpoint and its outcome is LEFT.
+    `on_step` receives the number of finished steps. A run asks `stop` at each rollout boundary; if it returns True the
+    run writes a checkpoint and its outcome is LEFT.
     """
-    from grpolab.paths import Results, is_refusal
-    from grpolab.run import train, warm_start
+    from grpolab.run import train, warm_start  # here, because they import torch
     from grpolab.run.folder import describe_error
-    from grpolab.settings.resolved import Resolved
-    from grpolab.sweep.ledger import no_outcome
 
-    is_run = kind == "run"
-    settings = Resolved.as_planned(values, **{"signature" if is_run else "warm_start_signature": name})
+    settings = Resolved.as_planned(values, **{"signature" if kind == "run" else "warm_start_signature": name})
     results = Results.open(settings.machine.results)
-    steps = settings.planned_steps if is_run else settings.warm_start.max_steps
     try:
         with masked_output():
-            if is_run:
-                return train.run(settings, results, on_step=lambda step: on_step(step, steps), stop=stop)
-            made = warm_start.ensure(settings, results, lambda step: on_step(step, steps))
-            return made.as_outcome(settings.warm_start.target_accuracy)
+            if kind == "run":
+                return train.run(settings, results, on_step=on_step, stop=stop)
+            return warm_start.ensure(settings, results, on_step).as_outcome(settings.warm_start.target_accuracy)
     except train.Interrupted:
         return LEFT
     except Exception as error:

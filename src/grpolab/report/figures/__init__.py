@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from grpolab.errors import RequestError
+from grpolab.vocabulary import ANALYTIC_FIGURES
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """A figure of the catalogue: the file that draws it, and its name, which is also that of its files."""
+    """A figure of the catalogue: the file that draws it, and its name, which is also that of its PNG, PDF and JSON."""
 
     file: str
     name: str
@@ -42,14 +45,24 @@ FIGURES = {
     "F26": Entry("comparison", "stability"),
     "F27": Entry("comparison", "final_accuracy"),
     "F28": Entry("comparison", "each_change"),
-    "F32": Entry("scale", "effect_by_scale"),
-    "F34": Entry("scale", "clipping_by_length"),
+    "F32": Entry("settings", "effect_by_scale"),
+    "F34": Entry("settings", "clipping_by_length"),
     "D1": Entry("clipping", "clip_conventions"),
     "D2": Entry("learning", "logged_curves"),
 }
 
 
 def draw(study: StudyRuns, figure: str) -> tuple[Figure, Manifest]:
-    """Draw one figure of the catalogue, e.g. "F2", as `panels.draw_figure` says."""
-    panels = import_module("grpolab.report.figures.panels")
-    return cast("tuple[Figure, Manifest]", panels.draw_figure(study, figure, FIGURES))
+    """Draw one figure of the catalogue, e.g. "F2".
+
+    Where the study lacks what the figure needs, the manifest has no numbers, and picture and caption say what is
+    lacking. Raises RequestError for an unknown figure, and for one that needs runs where the plan has no cells.
+    """
+    if figure not in FIGURES:
+        raise RequestError(f"figures={figure} of study={study.name} is not one of {', '.join(FIGURES)}")
+    if figure not in ANALYTIC_FIGURES and study.cells.empty:
+        able = ", ".join(ANALYTIC_FIGURES)
+        raise RequestError(f"figures={figure} of study={study.name} needs cells; such a study can ask for {able}")
+    file, name = FIGURES[figure]
+    panels, drawers = (import_module(f"grpolab.report.figures.{module}") for module in ("panels", file))
+    return cast("tuple[Figure, Manifest]", panels.draw_figure(study, figure, getattr(drawers, f"draw_{name}")))

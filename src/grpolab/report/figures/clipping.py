@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import MEAN, MEAN_DOTS, OVER_TIME, Drawing, NotDrawnError, Sheet, smoothed
+from grpolab.report.figures.panels import MEAN, MEAN_DOTS, OVER_TIME, Drawing, NotDrawnError, Sheet, smooth
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, clip_ceiling, run_means
 from grpolab.report.statistics.intervals import share_band, share_interval, t_band
@@ -25,56 +25,51 @@ def draw_clip_fraction(study: StudyRuns) -> Drawing:
         "clipped above\n(tokens with A≠0)": ("updates", "clip/active_high_nz"),
         "clipped\n(all tokens)": ("updates", "clip/active"),
     }
-    sheet = panels.lines_by_arm(study, rows, height=1.35)
+    sheet = panels.draw_curves(study, rows, height=1.35)
     sheet.start_at_zero(as_percent=True)
     caption = (
         "Share of tokens whose gradient clipping set to zero (below the range with A<0, above it with A>0): mean over"
         " the optimiser steps of a rollout step, of which the first can never clip."
     )
-    return sheet.drawing(caption, OVER_TIME)
+    return sheet.finish(caption, OVER_TIME)
 
 
 def draw_clip_ceiling(study: StudyRuns) -> Drawing:
     """Draw F3."""
     sheet = Sheet(study, [""], height=0.3 + 0.2 * len(study.arms))
     clip_shares, ceilings = run_means(study, "clip/active"), clip_ceiling(study)
-    drawn = []  # on the log scale
+    smallest = 0.1  # above 0, for the log scale
     for (_, facet), panel in sheet.grid.items():
-        for place, (arm, style) in enumerate(sheet.styles.items()):
+        for y, arm in enumerate(study.arms):
+            labels = {"metric": "clip/active", "facet": facet}
             clip_S = at(clip_shares, facet, arm)
             if clip_S.empty:
-                sheet.add({}, metric="clip/active", facet=facet, arm=arm)
+                sheet.record({}, **labels, arm=arm)
                 continue
-            clip, ceiling = share_interval(clip_S), share_interval(at(ceilings, facet, arm))
-            if ceiling.mean > 0:
-                panel.vlines(ceiling.mean, place - 0.3, place + 0.3, color=QUIET, linewidth=2)
-            if clip.mean > 0:
-                panels.draw_row(panel, place, clip_S.to_numpy(), clip, style)
-            else:
-                panel.annotate("0", (0.01, place), xycoords=("axes fraction", "data"), va="center")
-            drawn += [value for value in (*clip_S, clip.low) if value > 0]
-            series = {**clip._asdict(), "ceiling": ceiling.mean, "seeds": panels.by_seed(clip_S)}
-            sheet.add(series, metric="clip/active", facet=facet, arm=arm)
+            clip, ceiling = share_interval(clip_S), share_interval(at(ceilings, facet, arm)).mean
+            if ceiling > 0:
+                panel.vlines(ceiling, y - 0.3, y + 0.3, color=QUIET, linewidth=2)
+            if not clip.mean:
+                panel.annotate("0", (0.01, y), xycoords=("axes fraction", "data"), va="center")
+            sheet.draw_interval(panel, y, clip_S, clip, arm, **labels, ceiling=ceiling)
+            smallest = min([smallest, *(value for value in (*clip_S, clip.low) if value > 0)])
         sheet.name_rows(panel, study.arms)
-    for panel in sheet.panels:
-        panel.set_xlim(min(drawn, default=0.1) / 1.6, 1.05)
-        panels.log_axis(panel, "x")
-        panel.xaxis.set_major_formatter(FuncFormatter(panels.as_percent))
+    for panel in sheet.grid.values():
+        panel.set_xlim(smallest / 1.6, 1.05)
+        panels.set_log_axis(panel, "x", panels.write_percent)
     sheet.label_x("clipped tokens (share)")
-    handles = [
-        Line2D([], [], color="0.3", marker="o", linestyle="", label="clipped"),
-        Line2D([], [], color=QUIET, marker="|", markersize=8, markeredgewidth=2, linestyle="", label="ceiling"),
-    ]
-    sheet.figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    clipped = Line2D([], [], color="0.3", marker="o", linestyle="", label="clipped")
+    grey = Line2D([], [], color=QUIET, marker="|", markersize=8, markeredgewidth=2, linestyle="", label="ceiling")
+    sheet.draw_legend([clipped, grey], arms=())
     caption = (
         "Share of tokens that clipping silenced (`clip/active`, each token counted once whatever the ratio level), mean"
         " over all optimiser steps, on a log scale. Grey: the ceiling, (1 - share of zero-variance groups)(1 -"
         " 1/updates per batch). 0 is written out."
     )
-    return sheet.drawing(caption, MEAN_DOTS)
+    return sheet.finish(caption, MEAN_DOTS)
 
 
-# Our own counts, for what users of frameworks also look at.
+# Our own counts that users of frameworks also look at.
 _OURS = {
     "clip/out_of_range": "ratio-only, whatever the advantage: ROLL's ppo_ratio_clipfrac; clip/out_of_range",
     "clip/active_nz": "of the tokens that have an advantage: clip/active_nz",
@@ -101,26 +96,28 @@ def draw_clip_conventions(study: StudyRuns) -> Drawing:
         for metric, label in labels.items():
             values_XS = panels.pivot_seeds(updates, x, metric)
             is_sum = not values_XS.empty and values_XS.max(axis=None) > 1  # over sequences
-            values_XS = smoothed(values_XS) if x == "rollout_step" else values_XS
+            values_XS = smooth(values_XS) if x == "rollout_step" else values_XS
             band = t_band if is_sum else share_band
-            sheet.line(panel, values_XS, sheet.styles[metric], band, metric=metric, label=label, by=x, facet=facet)
+            sheet.draw_means(
+                panel, values_XS, sheet.styles[metric], band, metric=metric, label=label, by=x, facet=facet
+            )
         panel.set_xlabel("pass (0 = first)" if x == "iteration" else "rollout steps")
-        panels.whole_numbers(panel)
+        panels.set_whole_ticks(panel)
     sheet.start_at_zero()
-    for panel in sheet.panels:
+    for panel in sheet.grid.values():
         if panel.get_ylim()[1] > 1.1:  # a sum, not a share
             panel.set_yscale("symlog", linthresh=1)
             panel.yaxis.set_major_formatter(FuncFormatter(lambda share, _: panels.write_plainly(share)))
         else:
             panel.yaxis.set_major_formatter(PercentFormatter(1))
-    handles = [panels.handle(label, sheet.styles[metric]) for metric, label in labels.items()]
+    handles = [Line2D([], [], **sheet.styles[metric].line_options, label=label) for metric, label in labels.items()]
     sheet.figure.legend(handles=handles, loc="outside lower center", ncols=1, handlelength=2.6)
     caption = (
         f"The clip fraction of the runs of `{study.baseline}` as each framework defines it (docs/dialects.md): mean"
         " over the rollout steps at each pass over a batch, and over the passes of each rollout step. Frameworks whose"
         " numbers agree in every record share a line."
     )
-    return sheet.drawing(caption, OVER_TIME)
+    return sheet.finish(caption, OVER_TIME)
 
 
 LEAST_SHARE = 1e-4  # below it F4 shows nothing: it would be single tokens
@@ -136,12 +133,11 @@ def draw_counterfactual_clipping(study: StudyRuns) -> Drawing:
             beyond = {seed: share_beyond(records, level) for seed, records in histograms.groupby("seed")}
             shares_XS = pd.DataFrame(beyond, index=list(EXCESS_EDGES))
             shares_XS = shares_XS[(shares_XS > 0).any(axis=1)]  # edges that no seed passed are left out
-            sheet.line(panel, shares_XS, style, share_band, level=level, facet=facet, arm=study.baseline)
-        for which in ("x", "y"):
-            panels.log_axis(panel, which)
+            sheet.draw_means(panel, shares_XS, style, share_band, level=level, facet=facet, arm=study.baseline)
+        panels.set_log_axis(panel, "x")
+        panels.set_log_axis(panel, "y", panels.write_percent)
         panel.set_xticks([1e-4, 1e-2, 1], ["0.0001", "0.01", "1"])
         panel.set_ylim(LEAST_SHARE, 1.2)
-        panel.yaxis.set_major_formatter(FuncFormatter(panels.as_percent))
         cells = study.cells[study.cells["facet"] == facet]
         ranges = {*cells["setting/epsilon"], *cells["setting/epsilon_high"]}
         for epsilon in sorted(e for e in ranges if EXCESS_EDGES[0] <= e <= EXCESS_EDGES[-1]):
@@ -149,12 +145,12 @@ def draw_counterfactual_clipping(study: StudyRuns) -> Drawing:
     sheet.label_x("clip range epsilon")
     handles = [Line2D([], [], color=s.colour, linestyle=s.line, label=f"{level} ratio") for level, s in styles.items()]
     handles.append(Line2D([], [], color=QUIET, linewidth=0.7, linestyle=":", label="ranges of the study's arms"))
-    sheet.figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    sheet.draw_legend(handles, arms=())
     caption = (
         f"Share of tokens that a symmetric clip range would have silenced in the runs of `{study.baseline}`, had it met"
         " their token ratios or their sequence ratios; last optimiser step of every rollout step with a histogram."
     )
-    return sheet.drawing(caption, MEAN)
+    return sheet.finish(caption, MEAN)
 
 
 def share_beyond(records: pd.DataFrame, level: str) -> NDArray:

@@ -46,24 +46,24 @@ def draw_final_accuracy(study: StudyRuns) -> Drawing:
     sheet = _draw_differences(study, dict.fromkeys(others, study.baseline))
     sheet.figure.supxlabel(f"final {study.score_name} minus that of {baseline}", fontsize=7.5)
     if not study.is_paired:
-        return sheet.drawing(f"Mean final {study.score_name} minus that of `{study.baseline}`, unpaired.", UNPAIRED)
+        return sheet.finish(f"Mean final {study.score_name} minus that of `{study.baseline}`, unpaired.", UNPAIRED)
     caption = f"Final {study.score_name} minus that of `{study.baseline}` with the same seed."
-    return sheet.drawing(caption, DESCRIPTION)
+    return sheet.finish(caption, DESCRIPTION)
 
 
 def _draw_differences(study: StudyRuns, pairs: dict[str, str]) -> Sheet:
     """Draw a row for each pair of arms: final accuracy of the first minus that of the second, by seed."""
     sheet, scores = Sheet(study, [""], height=0.5 + 0.2 * len(pairs)), measure(study, "final_score")
     for (_, facet), panel in sheet.grid.items():
-        for place, (arm, other) in enumerate(pairs.items()):
+        for y, (arm, other) in enumerate(pairs.items()):
             difference_S = (at(scores, facet, arm) - at(scores, facet, other)).dropna()
             interval = intervals.t_interval(difference_S)
-            if not study.is_paired:  # what two runs with one number differ by says nothing
+            if not study.is_paired:  # the difference of two runs with one number means nothing
                 unpaired, difference_S = difference(study, scores, facet, arm, other), difference_S[:0]
                 interval = Interval(unpaired.effect, unpaired.low, unpaired.high, unpaired.n)
             labels = {"metric": "final_score", "facet": facet, "minus": other}
-            sheet.interval_row(panel, place, difference_S, interval, arm, **labels)
-        panel.axvline(0, color=QUIET, linewidth=0.7, linestyle=":")
+            sheet.draw_interval(panel, y, difference_S, interval, arm, **labels)
+        panel.axvline(0, color=QUIET, linewidth=0.6, zorder=0)
         sheet.name_rows(panel, list(pairs))
         panel.margins(x=0.1)
         panel.locator_params(axis="x", nbins=5)
@@ -84,31 +84,31 @@ def draw_aggregate_scores(study: StudyRuns) -> Drawing:
     if all(group.lack for group in groups):
         raise NotDrawnError(groups[0].lack)
     sheet = Sheet(study, [group.title for group in groups], list(_AGGREGATES), height=0.6 + 0.17 * len(study.arms))
-    said = list[str]()
+    written = list[str]()
     for group in groups:
         if group.lack:
-            sheet.say(sheet.grid[group.title, "mean"], group.lack, facet=group.title)
+            sheet.write_lack(sheet.grid[group.title, "mean"], group.lack, facet=group.title)
             continue
         for name, statistic in _AGGREGATES.items():
             panel = sheet.grid[group.title, name]
             bounds_A = intervals.estimate_with_bounds(group.scores_ATS, statistic)
-            for place, (arm, mean, low, high) in enumerate(zip(group.arms, *bounds_A, strict=True)):
+            for y, (arm, mean, low, high) in enumerate(zip(group.arms, *bounds_A, strict=True)):
                 interval = Interval(float(mean), float(low), float(high), len(group.seeds))
-                sheet.interval_row(panel, place, np.empty(0), interval, arm, metric=name, facet=group.title)
+                sheet.draw_interval(panel, y, pd.Series(dtype=float), interval, arm, metric=name, facet=group.title)
                 if statistic is intervals.iqm:
-                    where = f", {group.title}" if group.title else ""
-                    said.append(f"`{arm}`{where} {estimate(*interval[:3])}")
+                    place = f", {group.title}" if group.title else ""
+                    written.append(f"`{arm}`{place} {estimate(*interval[:3])}")
             sheet.name_rows(panel, group.arms)
     caption = (
         f"Normalised score {SCORE} over all tasks: 0 is the warm start, 1 always right. The interquartile mean leaves"
         " out the best and the worst quarter of runs; the optimality gap is how far runs stay below 1. Only seeds"
-        f" that every arm has on every task. Interquartile means: {'; '.join(said)}."
+        f" that every arm has on every task. Interquartile means: {'; '.join(written)}."
     )
     how = (
         f"95% percentile interval of a bootstrap of seeds within tasks, the same seeds for every arm ({REPLICATES:,}"
         f" replicates, generator seed 0), where there are {LEAST_FOR_BOOTSTRAP} runs of each task or more"
     )
-    return sheet.drawing(caption, how)
+    return sheet.finish(caption, how)
 
 
 def draw_time_to_threshold(study: StudyRuns) -> Drawing:
@@ -121,7 +121,7 @@ def draw_time_to_threshold(study: StudyRuns) -> Drawing:
         labels = {"by": "completions", "facet": facet, "threshold": threshold}
         panel.set(xlabel=f"completions to a gain of {number(threshold)}", ylim=(-0.03, 1.03))
         if np.isnan(threshold):
-            sheet.say(panel, f"{study.baseline} gains nothing: there is no threshold", **labels)
+            sheet.write_lack(panel, f"{study.baseline} gains nothing: there is no threshold", **labels)
             arms = {}
         for arm, evaluations in arms.items():
             ends = []  # of each run: the time when it reaches the threshold or ends, and whether it reaches it
@@ -133,7 +133,7 @@ def draw_time_to_threshold(study: StudyRuns) -> Drawing:
             try:
                 survival = kaplan_meier(times, reached)
             except TooFewError as lack:
-                sheet.say(panel, str(lack), **labels, arm=arm)
+                sheet.write_lack(panel, str(lack), **labels, arm=arm)
                 continue
             style = sheet.styles[arm]
             x = [0.0, *survival.time_X.tolist(), max(times)]
@@ -145,15 +145,15 @@ def draw_time_to_threshold(study: StudyRuns) -> Drawing:
             panel.plot(x, share, color=style.colour, linestyle=style.line, drawstyle="steps-post")
             series = {"x": x, "mean": share, "low": low, "high": high}
             counts = {"median": survival.median, "n": survival.n, "censored": survival.censored}
-            sheet.add({**series, **counts}, **labels, arm=arm)
-    sheet.legend()
+            sheet.record({**series, **counts}, **labels, arm=arm)
+    sheet.draw_legend()
     caption = (
         f"Share of runs whose held-out accuracy (`{study.metric}`) has risen above their own start by the threshold:"
         f" half of the gain of `{study.baseline}`, from the start of its mean curve to its highest point. By"
         " completions learnt from, as far as evaluations tell; not by seconds, which measure what else the machine was"
         " doing: the runs of a sweep share its cores. Runs that never get there are censored at their planned end."
     )
-    return sheet.drawing(caption, "Kaplan-Meier estimate, 95% log-log interval")
+    return sheet.finish(caption, "Kaplan-Meier estimate, 95% log-log interval")
 
 
 def half_gain(curves: pd.DataFrame, metric: str) -> float:
@@ -180,28 +180,25 @@ def draw_stability(study: StudyRuns) -> Drawing:
     sheet = Sheet(study, study.facets, list(shown), height=0.35 + 0.17 * len(study.arms))
     for (facet, column), panel in sheet.grid.items():
         quantity = shown[column]
-        for place, arm in enumerate(study.arms):
+        for y, arm in enumerate(study.arms):
             runs = table[(table["facet"] == facet) & (table["arm"] == arm)].set_index("seed")
-            values = runs[quantity].to_numpy(dtype=np.float64)
+            values_S = runs[quantity].astype("float64")
             if quantity == "lost":
-                interval = wilson(int(values.sum()), len(values))
+                interval = wilson(int(values_S.sum()), len(values_S))
             elif quantity == "ratio_max":
-                interval = intervals.geometric_interval(values)
+                interval = intervals.geometric_interval(values_S)
             else:
-                interval = mean_interval(study, quantity, values)
-            panels.draw_row(panel, place, values[:0] if quantity == "lost" else values, interval, sheet.styles[arm])
-            series = {**interval._asdict(), "seeds": panels.by_seed(runs[quantity])}
-            sheet.add(series, metric=quantity, facet=facet, arm=arm)
+                interval = mean_interval(study, quantity, values_S)
+            sheet.draw_interval(panel, y, values_S, interval, arm, metric=quantity, facet=facet)
         sheet.name_rows(panel, study.arms)
         if quantity == "lost":
             panel.set_ylabel(facet.replace("/", "\n"))
             panel.set_xlim(-0.04, 1.04)
     for (_, column), panel in sheet.grid.items():
         if shown[column] == "ratio_max":
-            panels.log_axis(panel, "x")
+            panels.set_log_axis(panel, "x")
         elif shown[column] in ("drawdown", "spikes_per_100"):  # nothing lies below 0
-            top = max(other.dataLim.xmax for other in panel.get_shared_x_axes().get_siblings(panel))
-            panel.set_xlim(-0.04 * top, 1.06 * top)
+            panel.set_xlim(left=-0.04 * panel.get_xlim()[1])
     caption = (
         "Stability per arm: rate of collapsed, diverged or stopped runs (95% Wilson interval), largest fall of the"
         " held-out accuracy below an earlier peak, gradient spikes, largest token ratio (log scale, geometric mean),"
@@ -210,7 +207,7 @@ def draw_stability(study: StudyRuns) -> Drawing:
     if never:
         words = " and ".join(columns[quantity].split("\n")[0] for quantity in never)
         caption += f" Left out, because no run has any: {words}."
-    return sheet.drawing(caption, MEAN_DOTS)
+    return sheet.finish(caption, MEAN_DOTS)
 
 
 FULL = "full"
@@ -224,14 +221,14 @@ def draw_each_change(study: StudyRuns) -> Drawing:
             f"needs arms that are named +x for a change that is added, {FULL} for all of them, -x for one left out"
         )
     sheet, names = _draw_differences(study, rungs), list(rungs)
-    for panel in sheet.panels if FULL in names and names[-1] != FULL else ():  # where leaving out begins
+    for panel in sheet.grid.values() if FULL in names and names[-1] != FULL else ():  # where leaving out begins
         panel.axhline(names.index(FULL) + 0.5, color=QUIET, linewidth=0.7)
     sheet.figure.supxlabel("final accuracy minus that of the arm that is changed", fontsize=7.5)
     caption = (
         f"What each change does to the final accuracy, seed by seed: from `{study.baseline}` on each + is added to the"
         f" arm above it, and below the line one change is left out of `{FULL}`."
     )
-    return sheet.drawing(caption, DESCRIPTION)
+    return sheet.finish(caption, DESCRIPTION)
 
 
 def ladder_of(arms: list[str], baseline: str) -> dict[str, str]:

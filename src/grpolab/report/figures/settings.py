@@ -1,34 +1,47 @@
-"""Figures along the settings that a study's factors move: sensitivity, maps of two settings, passes over a batch."""
+"""Figures along numbers: settings that a factor moves, passes over a batch, the size of a model, the length of answers.
+
+Dimension letters: X values of a setting, S seeds, P places of a map with rows Y and columns X.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from numbers import Real
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from scipy.stats import norm
 
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import MEAN_DOTS, Drawing, NotDrawnError, Sheet
+from grpolab.report.figures.panels import BLACK, MEAN, MEAN_DOTS, Drawing, NotDrawnError, Sheet, pivot_seeds
 from grpolab.report.load import StudyRuns
-from grpolab.report.measures import band_of, by_cell, by_setting, measure
-from grpolab.report.statistics.intervals import share_band, t_band
-from grpolab.report.style import NOTE_COLOUR, ArmStyle, Series
+from grpolab.report.measures import (
+    SCALES,
+    band_of,
+    by_cell,
+    by_setting,
+    log_ratio_spread,
+    means_after_first_step,
+    measure,
+)
+from grpolab.report.statistics.intervals import geometric_band, share_band, t_band
+from grpolab.report.style import NOTE_COLOUR, QUIET, Series
 from grpolab.report.text import number
 
 DECADES = 100.0  # values that are this far apart get a log scale
-_BLACK = ArmStyle("black", "-", "o")
+APART = 3.0  # points between the lines of two arms, so that they do not hide each other
 
 
 def numeric_axes(study: StudyRuns) -> dict[str, str]:
     """Return {factor: setting} for the factors whose levels differ in nothing but numbers, all of them different.
 
-    They may be other numbers for each arm. The first such setting stands for a factor that moves several together
-    (epsilon and epsilon_high).
+    Each arm may have numbers of its own. Of settings that a factor moves together (epsilon and epsilon_high) the first
+    stands for all.
     """
     one_seed = study.cells[study.cells["seed"] == study.cells["seed"].min()]
     settings = [column for column in one_seed if column.startswith("setting/")]
@@ -43,55 +56,36 @@ def numeric_axes(study: StudyRuns) -> dict[str, str]:
     return axes
 
 
-def split(values: pd.DataFrame, without: Collection[str], join: str = " · ") -> dict[str, pd.DataFrame]:
-    """Return rows with the columns of `cells`, by the joined levels of all factors but those in `without`."""
-    within = [column for column in values if column.startswith("factor/") and column[7:] not in without]
+def split(cells: pd.DataFrame, without: Collection[str], join: str = " · ") -> dict[str, pd.DataFrame]:
+    """Return rows of `cells` by the joined levels of all factors but those in `without`."""
+    within = [column for column in cells if column.startswith("factor/") and column[7:] not in without]
     if not within:
-        return {"": values}
-    return {join.join(levels): frame for levels, frame in values.groupby(within, sort=False)}
+        return {"": cells}
+    return {join.join(levels): frame for levels, frame in cells.groupby(within, sort=False)}
 
 
-def _tick(value: float) -> str:
+def _write_value(value: float) -> str:
     return f"{value:g}".replace("inf", "∞")
 
 
-@dataclass(frozen=True)
-class Axis:
-    """An x axis for values of a setting: in order of size, evenly spaced, or on a log scale where they span decades.
+def scale_axis(panel: Axes, values: Sequence[float], name: str) -> dict[float, float]:
+    """Set the x axis for values of a setting, which rise; return {value: place}.
 
-    An infinite value then stands a step beyond the largest.
+    They are evenly spaced, or on a log scale where they span DECADES, with an infinite value beyond the largest.
     """
-
-    values: Sequence[float]
-    name: str
-
-    @property
-    def is_log(self) -> bool:
-        """Whether it is a log scale."""
-        finite = [value for value in self.values if np.isfinite(value)]
-        return min(self.values) > 0 and max(finite) >= DECADES * min(finite)
-
-    def places(self, values: Sequence[float], shift: float = 0.0) -> list[float]:
-        """Return the places of some of its values; `shift`, in steps, parts lines that would lie on each other."""
-        if not self.is_log:
-            return [self.values.index(value) + shift for value in values]
-        return [min(value, self._beyond) * 10**shift for value in values]
-
-    @property
-    def _beyond(self) -> float:
-        """The place of an infinite value on the log scale."""
-        return 4 * max(value for value in self.values if np.isfinite(value))
-
-    def label(self, panel: Axes) -> None:
-        """Set ticks and name of the x axis."""
-        panel.set_xlabel(self.name)
-        if self.is_log:
-            panels.log_axis(panel, "x")
-            if np.inf in self.values:
-                decades = 10.0 ** np.arange(np.ceil(np.log10(min(self.values))), np.log10(self._beyond / 4) + 1e-9)
-                panel.set_xticks([*decades, self._beyond], [*(f"{decade:g}" for decade in decades), "∞"])
-        else:
-            panel.set_xticks(range(len(self.values)), [_tick(value) for value in self.values])
+    panel.set_xlabel(name)
+    finite = [value for value in values if np.isfinite(value)]
+    if not finite or finite[0] <= 0 or finite[-1] < DECADES * finite[0]:
+        panel.set_xticks(range(len(values)), map(_write_value, values))
+        return {value: place for place, value in enumerate(values)}
+    beyond = 4 * finite[-1]
+    places = {value: min(value, beyond) for value in values}
+    panel.set_xlim(finite[0] / 1.5, places[values[-1]] * 1.5)
+    panels.set_log_axis(panel, "x")
+    if np.inf in places:
+        decades = 10.0 ** np.arange(np.ceil(np.log10(finite[0])), np.floor(np.log10(finite[-1])) + 1)
+        panel.set_xticks([*decades, beyond], [*map(_write_value, decades), "∞"])
+    return places
 
 
 def draw_accuracy_by_setting(study: StudyRuns) -> Drawing:
@@ -105,61 +99,59 @@ def draw_accuracy_by_setting(study: StudyRuns) -> Drawing:
     if not shown:
         raise NotDrawnError("needs a factor that moves nothing but a number")
     sheet = Sheet(study, ["final accuracy"], [title for _, title in shown], height=2.0, share_x=False)
-    for panel, ((setting, title), cells) in zip(sheet.panels, shown.items(), strict=False):
-        axis = Axis(sorted(cells[setting].unique()), setting.removeprefix("setting/"))
+    for panel, ((setting, title), cells) in zip(sheet.grid.values(), shown.items(), strict=False):
+        place_of = scale_axis(panel, sorted(cells[setting].unique()), setting.removeprefix("setting/"))
         arms_are_the_axis = cells.groupby("arm")[setting].nunique().eq(1).all()
         lines = [("all", cells)] if arms_are_the_axis else list(cells.groupby("arm", sort=False))
-        for place, (arm, of_arm) in enumerate(lines):
-            style, shift = sheet.styles.get(arm, _BLACK), 0.06 * (place - (len(lines) - 1) / 2)
-            labels = {"setting": setting, "facet": title, "arm": arm}
-            values_XS = panels.pivot_seeds(of_arm, setting, "score")
-            if values_XS.empty:
-                sheet.add({"x": []}, **labels)
-                continue
-            places = axis.places(values_XS.index.tolist(), shift)
-            sheet.along(panel, places, values_XS, style, band_of(study, "final_score"), **labels)
-        axis.label(panel)
-    sheet.legend(arms=[series["arm"] for series in sheet.numbers])
+        for line, (arm, of_arm) in enumerate(lines):
+            values_XS = pivot_seeds(of_arm, setting, "score")
+            places = [place_of[value] for value in values_XS.index]
+            style, shift = sheet.styles.get(arm, BLACK), APART * (line - (len(lines) - 1) / 2)
+            labels: dict[str, Any] = {"setting": setting, "facet": title, "arm": arm}
+            sheet.draw_means(panel, values_XS, style, band_of(study, "final_score"), places, shift, **labels)
+    sheet.draw_legend(arms=[series["arm"] for series in sheet.numbers])
     caption = (
         "Final accuracy against each setting that a factor moves: evenly spaced, in order of size, or on a log scale"
         " where the values span decades (∞ stands beyond the largest)."
     )
-    return sheet.drawing(caption, MEAN_DOTS)
+    return sheet.finish(caption, MEAN_DOTS)
 
 
 def draw_batch_reuse(study: StudyRuns) -> Drawing:
     """Draw F18: clip fraction and final accuracy against num_iterations, and the clip fraction of each pass."""
-    passes = "setting/num_iterations"
+    passes, baseline = "setting/num_iterations", study.baseline
     clipped, by_pass = "clipped tokens\n(share)", "clipped, by pass\nover the batch"
-    gain = f"final accuracy minus\nthat of {panels.arm_label(study, study.baseline)}"
-    own = study.cells.loc[study.cells["arm"] == study.baseline, passes].iloc[0]
+    gain = f"final accuracy minus\nthat of {panels.arm_label(study, baseline)}"
+    baseline_passes = study.cells.loc[study.cells["arm"] == baseline, passes].iloc[0]
     sheet = Sheet(study, [clipped, by_pass, gain], share_x=False)
     for facet in study.facets:
-        for row, metric in ((clipped, "clip/active"), (gain, "final_score")):
-            labels = {"metric": metric, "facet": facet, **({"minus": study.baseline} if row == gain else {})}
-            values_LS = by_setting(study, measure(study, metric), facet, passes).T
-            if values_LS.empty:
-                sheet.add({"x": []}, **labels)
-                continue
-            if row == gain:
-                values_LS = values_LS - values_LS.reindex([own]).iloc[0]
-            axis, band = Axis(values_LS.index.tolist(), "num_iterations"), share_band if row == clipped else t_band
-            sheet.along(sheet.grid[row, facet], axis.places(axis.values), values_LS, _BLACK, band, **labels)
-            axis.label(sheet.grid[row, facet])
+        clip_XS, score_XS = (
+            by_setting(study, measure(study, metric), facet, passes).T for metric in ("clip/active", "final_score")
+        )
+        gain_XS = score_XS - score_XS.reindex([baseline_passes]).iloc[0]
+        clip_labels: dict[str, Any] = {"metric": "clip/active", "facet": facet}
+        gain_labels: dict[str, Any] = {"metric": "final_score", "facet": facet, "minus": baseline}
+        for row, values_XS, band, labels in (
+            (clipped, clip_XS, share_band, clip_labels),
+            (gain, gain_XS, t_band, gain_labels),
+        ):
+            panel = sheet.grid[row, facet]
+            places = scale_axis(panel, values_XS.index.tolist(), "num_iterations")
+            sheet.draw_means(panel, values_XS, BLACK, band, list(places.values()), **labels)
         panel = sheet.grid[by_pass, facet]
         for arm, updates in study.by_arm("updates", facet):
-            values_XS = panels.pivot_seeds(updates, "iteration", "clip/active")
+            values_XS = pivot_seeds(updates, "iteration", "clip/active")
             labels = {"metric": "clip/active", "by": "iteration", "facet": facet, "arm": arm}
-            sheet.line(panel, values_XS, sheet.styles[arm], share_band, **labels)
-        panels.whole_numbers(panel)
+            sheet.draw_means(panel, values_XS, sheet.styles[arm], share_band, **labels)
+        panels.set_whole_ticks(panel)
         panel.set_xlabel("pass (0 = first)")
-    sheet.mark_zero(gain)
-    sheet.legend()
+    sheet.mark(0, gain)
+    sheet.draw_legend()
     caption = (
         "Clip fraction (mean over all optimiser steps) against num_iterations; the clip fraction of each pass over the"
-        f" batch; and final accuracy against num_iterations, minus that of `{study.baseline}` with the same seed."
+        f" batch; and final accuracy against num_iterations, minus that of `{baseline}` with the same seed."
     )
-    return sheet.drawing(caption, f"{MEAN_DOTS}; differences paired by seed")
+    return sheet.finish(caption, f"{MEAN_DOTS}; differences paired by seed")
 
 
 def draw_setting_map(study: StudyRuns) -> Drawing:
@@ -180,7 +172,8 @@ def draw_setting_map(study: StudyRuns) -> Drawing:
         values = by_cell(study, quantity)
         for title, cells in parts.items():
             series = _draw_map(sheet.grid[row, title], cells.assign(value=values), y, x)
-            sheet.add(series, metric=quantity, facet=title)
+            sheet.grid[row, title].set(xlabel=x.removeprefix("setting/"), ylabel=row)
+            sheet.record(series, metric=quantity, facet=title)
     caption = (
         "Entropy of the sampling policy over the last tenth of the run, final held-out accuracy, and the KL divergence"
         " of the policy from the one that sampled the batch at the batch's last update (estimator k3, mean over the"
@@ -188,42 +181,180 @@ def draw_setting_map(study: StudyRuns) -> Drawing:
         " over the settings a seed is on average; ±: standard error of that. The colours reach over two standard errors"
         " at least, so that noise stays pale. Hatched: no run has a result."
     )
-    return sheet.drawing(caption, "mean over seeds; the colour and ± are paired by seed")
+    return sheet.finish(caption, "mean over seeds; the colour and ± are paired by seed")
 
 
 def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
     """Draw the mean in each square of y (rows) by x (columns), both rising.
 
-    The colour is the distance of seeds to their own means over the settings that every seed has. Squares without a
-    value are hatched.
+    The colour is the distance of seeds to their own means over the settings that every seed has.
     """
     values_PS = cells.pivot(index=[y, x], columns="seed", values="value")
-    apart_PS = values_PS - (shared if len(shared := values_PS.dropna()) else values_PS).mean()
-    of_place = {"mean": values_PS.mean(axis=1), "apart": apart_PS.mean(axis=1), "error": apart_PS.sem(axis=1)}
-    of_place["n"] = values_PS.count(axis=1)
-    tables = {name: values.unstack() for name, values in of_place.items()}
-    mean_YX, apart_YX, error_YX, n_YX = tables.values()
-    reach = np.nanmax([apart_YX.abs(), 2 * error_YX], initial=0) or 1.0
-    for row, column in np.ndindex(mean_YX.shape):
-        mean, apart, error, n = (table.iat[row, column] for table in tables.values())
-        square = Rectangle((column - 0.5, row - 0.5), 1, 1, linewidth=0.6, edgecolor="white")
-        if n > 0:
-            square.set_facecolor(mpl.colormaps["RdBu_r"](0.5 + 0.3 * apart / reach))
-            # Where every seed has one value (a KL of exactly 0), the error is that of the others' mean alone.
-            one = values_PS.loc[mean_YX.index[row], mean_YX.columns[column]].nunique() == 1
-            spread = f"\n±{error:.1g}".replace("0.", ".", 1) if n > 1 and not one else ""
-            words = number(mean) + spread + (f"\nn = {int(n)}" if n < n_YX.max(axis=None) else "")
-            ink, box = "black", None
-        else:
-            square.set(facecolor="white", edgecolor="#e8b9be", hatch="//")
-            words, ink, box = "missing", NOTE_COLOUR, {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        panel.add_patch(square)
-        panel.text(column, row, words, ha="center", va="center", fontsize=7, color=ink, bbox=box)
-    panel.grid(visible=False)
-    for axis, values in ((panel.xaxis, mean_YX.columns), (panel.yaxis, mean_YX.index)):
-        axis.set_ticks(range(len(values)), [_tick(value) for value in values])
-        axis.set_tick_params(length=0)
-    panel.set_xlabel(x.removeprefix("setting/"))
-    panel.set(xlim=(-0.5, mean_YX.shape[1] - 0.5), ylim=(-0.5, mean_YX.shape[0] - 0.5))
+    complete_PS = values_PS.dropna()
+    apart_PS = values_PS - (complete_PS if len(complete_PS) else values_PS).mean()
+    squares = pd.DataFrame(
+        {
+            **{"mean": values_PS.mean(axis=1), "apart": apart_PS.mean(axis=1), "error": apart_PS.sem(axis=1)},
+            "n": values_PS.count(axis=1),
+        }
+    )
+
+    def write(square: pd.Series) -> str:
+        # Where every seed has one value (a KL of exactly 0), the error is that of the others' mean alone.
+        varies = values_PS.loc[square.name].nunique() > 1
+        spread = f"\n±{square.error:.1g}".replace("0.", ".", 1) if varies else ""
+        return number(square["mean"]) + spread + (f"\nn = {square.n:.0f}" if square.n < squares["n"].max() else "")
+
+    words_YX = squares.apply(write, axis=1).unstack()
+    tables = {name: values.unstack() for name, values in squares.items()}
+    apart_YX = tables["apart"]
+    reach = np.nanmax([apart_YX.abs(), 2 * tables["error"]], initial=0) or 1.0
+    sns.heatmap(
+        apart_YX,
+        **{"vmin": -reach / 0.6, "vmax": reach / 0.6, "cmap": "RdBu_r", "cbar": False},
+        **{"annot": words_YX, "fmt": "", "annot_kws": {"fontsize": 7, "color": "black"}},
+        **{"xticklabels": [*map(_write_value, apart_YX.columns)], "yticklabels": [*map(_write_value, apart_YX.index)]},
+        **{"linewidths": 0.6, "ax": panel},
+    )
+    panel.invert_yaxis()
+    panel.tick_params(length=0, labelrotation=0)
+    panel.patch.set(facecolor="white", edgecolor="#e8b9be", hatch="//")  # seen where a square is missing
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    for row, column in np.argwhere(apart_YX.isna().to_numpy()):
+        panel.text(
+            column + 0.5, row + 0.5, "missing", ha="center", va="center", fontsize=7, color=NOTE_COLOUR, bbox=box
+        )
     lists = {name: table.to_numpy(dtype=np.float64).tolist() for name, table in tables.items()}
-    return {"x": mean_YX.columns.tolist(), "y": mean_YX.index.tolist(), **lists}
+    return {"x": apart_YX.columns.tolist(), "y": apart_YX.index.tolist(), **lists}
+
+
+def parse_level(level: str) -> float:
+    """Return the number of a level: `0.13M` is 130,000, `48` is 48; NaN for words."""
+    try:
+        return float(level.removesuffix("M")) * (1e6 if level.endswith("M") else 1)
+    except ValueError:
+        return np.nan
+
+
+def _complete_scales(study: StudyRuns, scale: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the cells that differ in arm, seed and `scale` alone, where every level of `scale` is planned.
+
+    Each part has a title of the other levels, and is ordered by a column `scale`, the number of the level.
+    """
+    others = [factor for factor in study.plan["factors"] if factor not in (scale, study.plan["compare"])]
+    levels = study.plan["factors"].get(scale, [])
+    if len(levels) < 2 or not np.isfinite([parse_level(level) for level in levels]).all():
+        return
+    cells = study.cells.assign(scale=study.cells[f"factor/{scale}"].map(parse_level))
+    cells = cells.sort_values("scale", kind="stable")
+    columns = [f"factor/{factor}" for factor in others]
+    for place, part in cells.groupby(columns, sort=False) if others else [((), cells)]:
+        if part["scale"].nunique() == len(levels):
+            words = [f"{level} {SCALES.get(factor, '')}".strip() for factor, level in zip(others, place, strict=True)]
+            yield " · ".join(words), part
+
+
+def _label_scale(panel: Axes, scale: str, levels: Sequence[str], label: str) -> None:
+    """Set a log axis with a tick for each level, by its name; also where nothing is drawn yet."""
+    numbers = [parse_level(level) for level in levels]
+    panel.set(xscale="log", xlim=(min(numbers) / 1.25, max(numbers) * 1.25), xlabel=label)
+    panel.set_xticks(numbers, levels)
+    panel.minorticks_off()
+
+
+def _need_factor(name: str) -> NotDrawnError:
+    return NotDrawnError(f"needs a factor {name} whose levels are numbers (0.13M, 48)")
+
+
+def draw_effect_by_scale(study: StudyRuns) -> Drawing:
+    """Draw F32: what each arm differs by from the baseline, over the model's size and over the answer's length."""
+    scores = study.cells.assign(score=by_cell(study, "final_score"))
+    shown = [
+        (scale, title, cells.join(scores["score"]))
+        for scale in SCALES
+        if scale != study.plan["compare"]
+        for title, cells in _complete_scales(study, scale)
+        if study.baseline in set(cells["arm"])
+    ]
+    if not shown:
+        raise _need_factor(" or ".join(SCALES))
+    row = f"final accuracy minus\nthat of {panels.arm_label(study, study.baseline)}"
+    sheet = Sheet(study, [row], [title for _, title, _ in shown], height=2.0, share_x=False)
+    others = [arm for arm in study.arms if arm != study.baseline]
+    for panel, (scale, title, cells) in zip(sheet.grid.values(), shown, strict=False):
+        scores_XS = {arm: pivot_seeds(part, "scale", "score") for arm, part in cells.groupby("arm")}
+        for line, arm in enumerate(others):
+            difference_XS = scores_XS.get(arm, pd.DataFrame()) - scores_XS[study.baseline]
+            difference_XS = difference_XS.dropna(how="all").dropna(how="all", axis=1)
+            if difference_XS.empty:
+                continue
+            shift = APART * (line - (len(others) - 1) / 2)
+            labels: dict[str, Any] = {
+                "metric": "final_score",
+                "scale": scale,
+                "facet": title,
+                "arm": arm,
+                "minus": study.baseline,
+            }
+            places = difference_XS.index.tolist()
+            sheet.draw_means(panel, difference_XS, sheet.styles[arm], t_band, places, shift, **labels)
+        _label_scale(panel, scale, study.plan["factors"][scale], SCALES[scale])
+    sheet.mark(0)
+    sheet.draw_legend(arms=others)
+    caption = (
+        f"Final accuracy minus that of `{study.baseline}` with the same seed, over the model's parameters and over the"
+        " tokens of an answer, on log scales. A length is also another task, and a size has its own learning rate."
+    )
+    return sheet.finish(caption, f"{MEAN_DOTS}, paired by seed; a description, not corrected")
+
+
+def draw_clipping_by_length(study: StudyRuns) -> Drawing:
+    """Draw F34: a line for each arm, or one line where the lengths are the arms."""
+    parts = list(_complete_scales(study, "length"))
+    if not parts:
+        raise _need_factor("length")
+    clipped, spread = "clipped tokens\n(share)", "|log ratio| of\nan answer (98%)"
+    rows = {clipped: means_after_first_step(study, "clip/active_nz"), spread: log_ratio_spread(study)}
+    sheet = Sheet(study, rows, [title for title, _ in parts], height=1.7)
+    index = pd.MultiIndex.from_frame(study.cells[["facet", "arm", "seed"]])
+    for row, values in rows.items():
+        of_cell = pd.Series(values.reindex(index).to_numpy(), study.cells.index)
+        for title, cells in parts:
+            panel, one_arm = sheet.grid[row, title], study.plan["compare"] == "length"
+            for arm, part in [("all", cells)] if one_arm else cells.groupby("arm", sort=False):
+                values_XS = pivot_seeds(part.assign(value=of_cell.where(of_cell > 0)), "scale", "value")
+                if values_XS.empty:
+                    continue
+                style, lengths = sheet.styles.get(arm, BLACK), values_XS.index.tolist()
+                labels: dict[str, Any] = {"metric": row.replace("\n", " "), "facet": title, "arm": arm}
+                mean_X = sheet.draw_means(panel, values_XS, style, geometric_band, lengths, **labels)
+                if row == clipped and (part["setting/importance_sampling_level"] == "token").all():
+                    continue  # each token meets the range by itself
+                length_X = np.geomspace(lengths[0], lengths[-1], 50)
+                theory_X = extrapolate(float(mean_X[0]), length_X, is_share=row == clipped)
+                seen_X = theory_X >= 0.5 * np.nanmin(values_XS)  # else the panel would be scaled to it
+                panel.plot(length_X[seen_X], theory_X[seen_X], color=style.colour, linewidth=0.8, linestyle=":")
+            panels.set_log_axis(panel, "y", panels.write_percent if row == clipped else panels.write_plainly)
+            _label_scale(panel, "length", study.plan["factors"]["length"], "")
+    sheet.label_x(SCALES["length"])
+    drawn = {series["arm"] for series in sheet.numbers}
+    theory = Line2D([], [], color=QUIET, linewidth=0.8, linestyle=":", label="spread as 1/sqrt(T)")
+    sheet.draw_legend([theory], arms=drawn)
+    caption = (
+        "Share of the tokens with an advantage that clipping silenced, and how far the ratio of a whole answer"
+        " (geometric mean of its tokens') moves: half the distance of the 1st and 99th percentile of its logarithm,"
+        " mean of A > 0 and A < 0. Means over the optimiser steps that can clip, on log scales. Dotted: from the"
+        " shortest answers on, a mean of T independent log ratios of one spread and one drift. Its spread falls as"
+        " 1/sqrt(T), so that what one range clips by less than half is clipped ever less, what it clips by more than"
+        " half ever more. A length is also another task. 0 is left out."
+    )
+    return sheet.finish(caption, f"{MEAN.replace('mean', 'geometric mean')}; dots are seeds")
+
+
+def extrapolate(first: float, length_X: NDArray, is_share: bool) -> NDArray:
+    """Return what the number at the shortest length becomes where an answer's log ratio has spread 1/sqrt(T).
+
+    The number is the spread itself, or the share of normal log ratios beyond a fixed range, at a fixed mean.
+    """
+    root_X = np.sqrt(length_X / length_X[0])
+    return np.asarray(norm.cdf(norm.ppf(first) * root_X) if is_share else first / root_X)

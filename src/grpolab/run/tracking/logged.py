@@ -1,4 +1,4 @@
-"""What MLflow holds of a run, read from its folder: points, params, tags and status."""
+"""The points, params, tags and status that MLflow holds of a run, read from its folder."""
 
 from __future__ import annotations
 

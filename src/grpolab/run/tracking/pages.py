@@ -1,4 +1,4 @@
-"""What a person sees in MLflow: a study's charts, its report, colours, and descriptions in Markdown.
+"""MLflow's pages of a study: charts, report, colours, and descriptions in Markdown.
 
 A ready-made chart page is a tag of the experiment, and a group's colour is a hash of its name. Both are internal to the
 pages of MLflow 3.17; another version opens the plain page in colours of its own.
