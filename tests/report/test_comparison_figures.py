@@ -12,7 +12,7 @@ from scipy import stats
 from grpolab.report.figures import comparison, draw
 from grpolab.report.figures.settings import scale_axis
 from grpolab.report.load import StudyRuns, load
-from grpolab.report.measures import pools
+from grpolab.report.measures import pool_tasks
 from grpolab.report.text import estimate
 
 STEPS = (0, 3, 6, 9, 12)
@@ -74,7 +74,7 @@ def test_pools_hold_the_seeds_that_every_arm_has(planned, scores):
         gone = cell.arm == "cispo" or (cell.arm, cell.facet, cell.seed) in lost
         return None if gone else final(scores[cell.arm, cell.facet][cell.seed])
 
-    (pool,) = pools(with_curves(planned, accuracy))
+    (pool,) = pool_tasks(with_curves(planned, accuracy))
     assert pool.arms == ["token", "no_clip"]
     assert pool.seeds == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert pool.scores_ATS[1] == pytest.approx(np.delete(normalised(scores, "no_clip"), 4, axis=1))

@@ -28,8 +28,8 @@ def folder(results):
 
 def parsed(monkeypatch):
     """Names of what is parsed from now on."""
-    seen, original = [], journals.columns
-    monkeypatch.setattr(journals, "columns", lambda records: (seen.append(len(records)), original(records))[1])
+    seen, original = [], journals._columns
+    monkeypatch.setattr(journals, "_columns", lambda records: (seen.append(len(records)), original(records))[1])
     return seen
 
 

@@ -11,10 +11,10 @@ from grpolab.quantities import Thresholds
 from grpolab.report.load import load
 from grpolab.report.measures import stability_table
 from grpolab.report.stability import (
-    collapsed,
     drawdown,
     final_score,
     gradient_spikes,
+    has_collapsed,
     jitter,
     mechanism_quantities,
     run_quantities,
@@ -46,19 +46,19 @@ def test_drawdown_is_the_largest_fall_below_an_earlier_peak():
     ],
 )
 def test_collapse(curve, label):
-    assert collapsed(np.array(curve)) is label
+    assert has_collapsed(np.array(curve), Thresholds()) is label
 
 
 def test_spikes_are_counted_over_rollout_steps():
     """With reuse the norm falls within each batch: single updates would look like a spike at every new batch."""
     rng = np.random.default_rng(0)
     norms = (1 + 0.1 * rng.random((50, 1))) * np.array([[1.2, 0.5, 0.3, 0.2, 0.19, 0.19, 0.19, 0.19]])
-    assert gradient_spikes(norms.max(axis=1)).sum() == 0
-    assert gradient_spikes(norms.ravel()).sum() > 20
+    assert gradient_spikes(norms.max(axis=1), Thresholds()).sum() == 0
+    assert gradient_spikes(norms.ravel(), Thresholds()).sum() > 20
     norms[30] *= 6
-    assert np.flatnonzero(gradient_spikes(norms.max(axis=1))).tolist() == [30]
+    assert np.flatnonzero(gradient_spikes(norms.max(axis=1), Thresholds())).tolist() == [30]
     norms[40, 0] = np.inf
-    assert np.flatnonzero(gradient_spikes(norms.max(axis=1))).tolist() == [30, 40]
+    assert np.flatnonzero(gradient_spikes(norms.max(axis=1), Thresholds())).tolist() == [30, 40]
 
 
 def test_table_labels_runs(tmp_path):
@@ -161,7 +161,7 @@ def test_what_cannot_be_computed_is_not_a_number():
 
 
 def test_starvation_is_told_apart_by_its_cause():
-    quantities = run_quantities(np.array([0.2, 0.3]), UPDATES, ROLLOUTS, "completed", 100, SETTINGS)
+    quantities = run_quantities(np.array([0.2, 0.3]), UPDATES, ROLLOUTS, "completed", 100, SETTINGS, Thresholds())
     assert (quantities["starved_right"], quantities["starved_wrong"]) == (0.05, 0.05)
     assert quantities["starvation"] == pytest.approx(0.1)
 

@@ -127,7 +127,7 @@ def test_changes_are_recorded_alike_whatever_git_is_set_to(
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
     study.write_text("question: another\n")
     monkeypatch.setattr(provenance, "project_root", lambda: tmp_path)
-    assert journals._touched(provenance.of_program.__wrapped__()["diff"]) == "experiments/mine.yaml"
+    assert journals._outcome_row({}, provenance.of_program.__wrapped__())["touched"] == "experiments/mine.yaml"
 
 
 def test_item_scores_average_to_the_last_evaluation(folder: Path) -> None:

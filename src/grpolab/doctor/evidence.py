@@ -19,7 +19,7 @@ from grpolab.meanings import METRICS
 from grpolab.quantities import Thresholds
 from grpolab.readers.logs import RunLog
 from grpolab.report.journals import both, column, tail_length
-from grpolab.report.scores import collapsed, final_score
+from grpolab.report.scores import final_score, has_collapsed
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import DIVERGED, STOPPED
 
@@ -232,7 +232,7 @@ class Evidence:
     @cached_property
     def is_collapsed(self) -> bool:
         """True if the score fell and did not recover: the report's label, however the run ended."""
-        return collapsed(self.course, self._limits)
+        return has_collapsed(self.course, self._limits)
 
     @property
     def lost(self) -> str:

@@ -19,7 +19,7 @@ from grpolab.errors import Damaged, RequestError
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
 from grpolab.records import check_policy, read_provenance, read_result, read_settings
-from grpolab.report.journals import read_samples, table
+from grpolab.report.journals import make_frame, read_samples
 from grpolab.report.text import count
 from grpolab.run_files import WEIGHTS, read_outcome
 
@@ -104,7 +104,7 @@ def _read_journal(path: Path, is_running: bool) -> tuple[dict[str, pd.DataFrame]
             for name, value in record.items():
                 if isinstance(value, str):  # "nan", "inf"
                     not_finite[name].append(int(record.get("rollout_step", 0)))
-    return {name: table(rows) for name, rows in records.items()}, torn, not_finite
+    return {name: make_frame(rows) for name, rows in records.items()}, torn, not_finite
 
 
 def _read_kept_samples(folder: Path) -> tuple[pd.DataFrame, list[str]]:

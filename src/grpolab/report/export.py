@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,160 +46,105 @@ _HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
 def export_reference(results: Results, study: str, append: bool = False) -> list[Path]:
     """Write results/reference/ from the runs of a study, in place of what was there; return the files.
 
-    `append`: keep what is there, and add the seeds of the study that are finished in every variant; runs that are there
-    need no folder any more. A collection there that has `shown` decides for the added runs too which are kept whole.
+    `append`: keep what is there, and add the seeds of the study that are finished in every variant; the committed runs
+    need no folder. If a collection there has `shown`, it decides for the added runs too which are kept whole.
 
-    Raises RequestError when the study has not been planned here, a run is damaged, a cell has no outcome (a reference
-    with holes would be taken for the truth), or what is there is of another results_version or lock file.
+    Raises RequestError if the study has not been planned here, a run is damaged, a cell has no outcome (a reference
+    with holes would be taken for the truth), or what is there has another results_version or lock file.
     """
     if not results.plan(study).is_file():
         raise not_planned(results, study)
     whole = read_plan(results.plan(study))
     plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
-    runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
-    _refuse_damaged(runs["outcomes"], study)
-    done = set(runs["outcomes"]["signature"])
-    kept = [read_plan(file) for file in results.reference.glob("plans/*.json")] if append else []
-    shown: list[str] = next((plan["shown"] for plan in (whole, *kept) if plan.get("shown")), [])
+    committed = [read_plan(file) for file in sorted(results.reference.glob("plans/*.json"))] if append else []
+    shown: list[str] = next((plan["shown"] for plan in (whole, *committed) if plan.get("shown")), [])
+    runs = read_all(results, _signatures([*committed, *plans]))
+    outcomes = runs["outcomes"].set_index("signature")
+    if len(damaged := outcomes[outcomes["outcome"] == DAMAGED]):
+        reasons = [f"run {run.Index} is damaged: {run.reason}" for run in damaged.itertuples()]
+        advice = f"study={study}: nothing was written; `grpolab sweep {study} --retry-failed` trains them anew"
+        raise RequestError([*reasons, advice])
     if append:
-        finished = [_finished_seeds(plan, done) for plan in plans]
-        if not any(plan["cells"] for plan in finished):
-            raise RequestError(f"study={study}: no seed has an outcome in every variant yet, so --append adds nothing")
-        plans = _begun(_with_committed(results, finished))
-    signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
-    whole_runs = _kept_whole(shown, plans)
-    if append:
-        runs = read_all(results, signatures)
-        _refuse_damaged(runs["outcomes"], study)
-        _refuse_mixture(runs["outcomes"])
-        # Runs whose updates only the reference has keep them.
-        folders = {name for name in signatures if (results.run(name) / "outcome.json").is_file()}
-        whole_runs |= set(runs["updates"]["signature"]) - folders
-    elif missing := len(signatures) - len(done):
+        plans = _append(committed, [_keep_finished(plan, set(outcomes.index)) for plan in plans])
+        _refuse_mixture(runs["outcomes"][runs["outcomes"]["signature"].isin(_signatures(plans))])
+    elif missing := len(signatures := _signatures(plans)) - len(outcomes):
         raise RequestError(
             f"study={study}: {missing} of {len(signatures)} runs have no outcome yet: --append keeps the seeds that"
             " are finished"
         )
+    runs = {table: frame[frame["signature"].isin(_signatures(plans))] for table, frame in runs.items()}
+    whole_runs = _choose_whole_runs(shown, plans)
+    if append:  # runs whose updates only the reference has keep them
+        folders = {name for name in _signatures(plans) if (results.run(name) / "outcome.json").is_file()}
+        whole_runs |= set(runs["updates"]["signature"]) - folders
     hypotheses = [hypothesis for plan in plans for hypothesis in plan.get("hypotheses", [])]
     metrics = {of["metric"] for hypothesis in hypotheses for of in (hypothesis, hypothesis["provided"]) if of}
     tables = {table: _compact(table, runs[table], metrics, whole_runs) for table in ("outcomes", *TABLES)}
     for table in _OF_SHOWN:
         tables[table] = tables[table][tables[table]["signature"].isin(whole_runs)]
     numbers = [run_numbers(study_of(results, plan, runs), metrics) for plan in plans if plan["cells"]]
-    of_run = ["signature", "thresholds", "metric"]
-    tables[NUMBERS] = pd.concat(numbers, ignore_index=True).drop_duplicates(of_run)
+    tables[NUMBERS] = pd.concat(numbers, ignore_index=True).drop_duplicates(["signature", "thresholds", "metric"])
     for file in results.reference.glob("plans/*.json"):
         file.unlink()
     for plan in plans:
-        write_json_atomic(results.committed_plan(plan["study"]), pack_plan(plan))
+        write_json_atomic(results.committed_plan(plan["study"]), _pack_plan(plan))
     for table, frame in tables.items():
         _write_table(results.reference / f"{table}.parquet", frame)
     return sorted(path for path in results.reference.rglob("*") if path.is_file())
 
 
-def pack_plan(plan: Plan) -> Plan:
-    """Write a plan's cells as variants, each with its runs, seed -> signature, so that shared keys stand there once.
+def _signatures(plans: Sequence[Plan]) -> list[str]:
+    return list(dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
 
-    The settings that all variants share stand under `settings`.
+
+def _keep_finished(plan: Plan, done: set[str]) -> Plan:
+    """Return the plan without the seeds of which a variant has no outcome yet."""
+    unfinished = {cell["seed"] for cell in plan["cells"] if cell["signature"] not in done}
+    cells = [cell for cell in plan["cells"] if cell["seed"] not in unfinished]
+    seeds = {"seeds": [seed for seed in plan["seeds"] if seed not in unfinished]} if plan["cells"] else {}
+    return {**plan, "cells": cells, **seeds}
+
+
+def _append(committed: Sequence[Plan], plans: Sequence[Plan]) -> list[Plan]:
+    """Add plans to the committed ones. A collection names its studies without a finished seed under `waiting`.
+
+    Raises RequestError if there is nothing to add, or if a setting has changed since: all seeds of a variant share it.
     """
-    variants = dict[str, dict[str, Any]]()
-    for cell in plan["cells"]:
-        shared = {key: value for key, value in cell.items() if key not in ("seed", "signature")}
-        shared["settings"] = {key: value for key, value in cell["settings"].items() if key != "seed"}
-        variant = variants.setdefault(json.dumps(shared, sort_keys=True), {**shared, "runs": {}})
-        variant["runs"][str(cell["seed"])] = cell["signature"]
-    rest = {key: value for key, value in plan.items() if key != "cells"}
-    kept = list(variants.values())
-    first = kept[0]["settings"] if kept else {}
-    common = {
-        key: value
-        for key, value in first.items()
-        if all(key in of["settings"] and of["settings"][key] == value for of in kept)
-    }
-    for variant in kept:
-        variant["settings"] = {key: value for key, value in variant["settings"].items() if key not in common}
-    return {**rest, "settings": common, "variants": kept}
-
-
-def _kept_whole(shown: list[str], plans: list[Plan]) -> set[str]:
-    """Return the runs that are kept whole: all, or those of the first look in studies that have a shown figure."""
-    studies = {name.partition(".")[0] for name in shown}
-    kept = set[str]()
-    for plan in (plan for plan in plans if plan["cells"]):
-        first = sorted(plan["seeds"])[: plan.get("looks", LOOKS)[0]]
-        some = {cell["signature"] for cell in plan["cells"] if plan["study"] in studies and cell["seed"] in first}
-        kept |= some if studies else {cell["signature"] for cell in plan["cells"]}
-    return kept
-
-
-def _finished_seeds(plan: Plan, done: set[str]) -> Plan:
-    """Return the plan without the seeds of which a variant has no outcome yet; a collection has no cells, and stays."""
-    if not plan["cells"]:
-        return plan
-    open_ = {cell["seed"] for cell in plan["cells"] if cell["signature"] not in done}
-    cells = [cell for cell in plan["cells"] if cell["seed"] not in open_]
-    return {**plan, "cells": cells, "seeds": [seed for seed in plan["seeds"] if seed not in open_]}
-
-
-def _with_committed(results: Results, plans: list[Plan]) -> list[Plan]:
-    """Add committed cells to the plans of the same names, and the other plans of the reference as they are."""
-    new = {plan["study"]: plan for plan in plans}
-    for file in sorted(results.reference.glob("plans/*.json")):
-        kept = read_plan(file)
-        plan = new.setdefault(kept["study"], kept)
-        if kept["cells"]:  # a collection has none
-            _refuse_changed(kept, plan)
-            cells = {(cell["variant"], cell["seed"]): cell for cell in [*kept["cells"], *plan["cells"]]}
-            seeds = sorted({*kept["seeds"], *plan["seeds"]})
-            new[kept["study"]] = {**plan, "cells": list(cells.values()), "seeds": seeds}
-    return list(new.values())
-
-
-def _refuse_changed(kept: Plan, plan: Plan) -> None:
-    """Raise RequestError with the first key that has changed since: all seeds of a variant have the same settings."""
-    then = {cell["variant"]: cell for cell in kept["cells"]}
-    for cell in plan["cells"]:
-        old, new = (
-            {**of["settings"], "rollout_steps": of["rollout_steps"], "seed": 0}
-            for of in (then.get(cell["variant"], cell), cell)
+    if not any(plan["cells"] for plan in plans):
+        raise RequestError(
+            f"study={plans[0]['study']}: no seed has an outcome in every variant yet, so --append adds nothing"
         )
-        for key in old.keys() & new.keys():
-            if old[key] != new[key]:
+    merged = {plan["study"]: plan for plan in plans}
+    for old in committed:
+        new = merged.setdefault(old["study"], old)
+        if old["cells"]:
+            _refuse_changed(old, new)
+            cells = {(cell["variant"], cell["seed"]): cell for cell in [*old["cells"], *new["cells"]]}
+            seeds = sorted({*old["seeds"], *new["seeds"]})
+            merged[old["study"]] = {**new, "cells": list(cells.values()), "seeds": seeds}
+    begun = {name for name, plan in merged.items() if plan["cells"]}
+    for name, plan in merged.items():
+        if parts := [*plan["includes"], *plan.get("waiting", [])]:
+            waiting = [part for part in parts if part not in begun]
+            merged[name] = {**plan, "includes": [part for part in parts if part in begun], "waiting": waiting}
+    return [plan for plan in merged.values() if plan["cells"] or "waiting" in plan]
+
+
+def _refuse_changed(old: Plan, new: Plan) -> None:
+    """Raise RequestError with the first setting of a variant that differs between two plans of one study."""
+    variants = {cell["variant"]: {**cell["settings"], "rollout_steps": cell["rollout_steps"]} for cell in old["cells"]}
+    for cell in new["cells"]:
+        before = variants.get(cell["variant"], {})
+        for key, value in {**cell["settings"], "rollout_steps": cell["rollout_steps"]}.items():
+            if key != "seed" and before.get(key, value) != value:
                 raise RequestError(
-                    f"study={kept['study']}: {key}={new[key]} in variant {cell['variant']}, and {old[key]} in the"
+                    f"study={old['study']}: {key}={value} in variant {cell['variant']}, and {before[key]} in the"
                     " committed outcome: without --append it is replaced"
                 )
 
 
-def _begun(plans: list[Plan]) -> list[Plan]:
-    """Return the plans without studies that have no finished seed; a collection names these under `waiting`."""
-    collections = {plan["study"] for plan in plans if plan["includes"]}
-    begun = {plan["study"] for plan in plans if plan["cells"]}
-    kept = []
-    for plan in plans:
-        if plan["study"] in collections:
-            every = [*plan["includes"], *plan.get("waiting", [])]
-            waiting = [part for part in every if part not in begun]
-            kept.append({**plan, "includes": [part for part in every if part in begun], "waiting": waiting})
-        elif plan["cells"]:
-            kept.append(plan)
-    return kept
-
-
-def _refuse_damaged(outcomes: pd.DataFrame, study: str) -> None:
-    """Raise RequestError with every run that is damaged."""
-    damaged = outcomes[outcomes["outcome"] == DAMAGED]
-    if len(damaged):
-        raise RequestError(
-            [
-                *(f"run {run.signature} is damaged: {run.reason}" for run in damaged.itertuples()),
-                f"study={study}: nothing was written; `grpolab sweep {study} --retry-failed` trains them anew",
-            ]
-        )
-
-
 def _refuse_mixture(outcomes: pd.DataFrame) -> None:
-    """Raise RequestError where the runs are not of one results_version and one lock file."""
+    """Raise RequestError if the runs have more than one results_version or lock file."""
     for column in ("results_version", "lock_sha256"):
         kinds = sorted({str(value)[:12] for value in outcomes[column].dropna()})
         if len(kinds) > 1:
@@ -208,12 +154,45 @@ def _refuse_mixture(outcomes: pd.DataFrame) -> None:
             )
 
 
+def _choose_whole_runs(shown: list[str], plans: Sequence[Plan]) -> set[str]:
+    """Return the runs that are kept whole: all, or those of the first look in studies that have a shown figure."""
+    if not shown:
+        return set(_signatures(plans))
+    studies = {name.partition(".")[0] for name in shown}
+    first = {plan["study"]: sorted(plan["seeds"])[: plan.get("looks", LOOKS)[0]] for plan in plans if plan["cells"]}
+    chosen = [plan for plan in plans if plan["study"] in studies]
+    return {cell["signature"] for plan in chosen for cell in plan["cells"] if cell["seed"] in first[plan["study"]]}
+
+
+def _pack_plan(plan: Plan) -> Plan:
+    """Write a plan's cells as variants, each with its runs (seed -> signature), so that shared keys stand there once.
+
+    The settings that all variants share stand under `settings`.
+    """
+    by_text = dict[str, dict[str, Any]]()
+    for cell in plan["cells"]:
+        shared = {key: value for key, value in cell.items() if key not in ("seed", "signature")}
+        shared["settings"] = {key: value for key, value in cell["settings"].items() if key != "seed"}
+        variant = by_text.setdefault(json.dumps(shared, sort_keys=True), {**shared, "runs": {}})
+        variant["runs"][str(cell["seed"])] = cell["signature"]
+    variants = list(by_text.values())
+    settings = [variant["settings"] for variant in variants]
+    common = {
+        key: value
+        for key, value in (settings[0] if settings else {}).items()
+        if all(key in others and others[key] == value for others in settings)
+    }
+    for variant in variants:
+        variant["settings"] = {key: value for key, value in variant["settings"].items() if key not in common}
+    rest = {key: value for key, value in plan.items() if key != "cells"}
+    return {**rest, "settings": common, "variants": variants}
+
+
 def _compact(table: str, frame: pd.DataFrame, metrics: set[str], whole_runs: set[str]) -> pd.DataFrame:
     """Return the kept part of a table; `metrics` are those that hypotheses name, and `whole_runs` keep more."""
     if table == "rollouts":
-        of_whole = frame["signature"].isin(whole_runs)
         rare = frame.columns.difference([*POSITIONS, "signature", *_ROLLOUT_METRICS, *metrics])
-        return frame.assign(**{str(name): frame[name].where(of_whole) for name in rare})
+        return frame.assign(**{str(name): frame[name].where(frame["signature"].isin(whole_runs)) for name in rare})
     if table == "updates":
         keep = {*POSITIONS, "signature", *_UPDATE_METRICS, *_QUARTER_METRICS, *(metrics & METRICS.keys())}
         quarters = frame.index.isin(at_quarters(frame).index)

@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,18 +27,15 @@ UNITS = {"sequence": "sequence", "sequence_token": "sequence", "segment": "segme
 
 
 def find_run(results: Results, name: str) -> Path:
-    """Return the run folder that a signature, the beginning of one, or a path names.
-
-    Raises RequestError where there is none, or more than one.
-    """
-    if os.path.isfile(os.path.join(name, "settings.yaml")):  # False too where the name is too long for a path
+    """Return the run folder that a signature, its first digits, or a path names. Raises RequestError for any other."""
+    if os.path.isfile(os.path.join(name, "settings.yaml")):  # False too for a name that is too long for a path
         return Path(name).resolve()
     folders = sorted(file.parent for file in results.runs.glob("*/settings.yaml") if file.parent.name.startswith(name))
     if len(folders) == 1 and name:
         return folders[0]
     if folders and name:
-        few = ", ".join(folder.name for folder in folders[:6])
-        raise RequestError(f"run {name} is not one but {len(folders)}: {few}")
+        some = ", ".join(folder.name for folder in folders[:6])
+        raise RequestError(f"run {name} is not one but {len(folders)}: {some}")
     raise RequestError(
         f"run {name} is unknown in {results.runs}: give a signature ({SIGNATURE_LENGTH} hex digits, or as many as are"
         " enough) or a run folder; `grpolab status --json` lists them"
@@ -47,10 +43,10 @@ def find_run(results: Results, name: str) -> Path:
 
 
 def show(results: Results, name: str, step: int | None, prompts: int) -> str:
-    """Write the completions of a rollout step: reward parts, advantage, and the ratio that the clip saw with its mark.
+    """Describe completions of a rollout step: reward parts, advantage, and the ratio that the clip saw with its mark.
 
-    That ratio is each token's, or that of a sequence or segment, with the tokens' own beside it. Of the first `prompts`
-    prompts; `step` None is the last step that was kept. Raises RequestError.
+    That ratio is each token's, or that of a sequence or segment, with its tokens' ratios beside it. `prompts`: how many
+    prompts; `step` None: the last step that was kept. Raises RequestError.
     """
     folder = find_run(results, name)
     kept = sorted(int(file.stem.removeprefix("step_")) for file in folder.glob("samples/step_*.parquet"))
@@ -59,7 +55,7 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
     step, steps = kept[-1] if step is None else step, ", ".join(map(str, kept))
     if step not in kept:
         raise RequestError(f"--step {step} was not kept: have {steps}")
-    level = str(_settings_of(folder).get("importance_sampling_level"))
+    level = str(read_settings(folder).get("importance_sampling_level"))
     legend = f"{UNITS.get(level, 'token')}:ratio in the last pass over the batch; ^ clipped above, v clipped below"
     lines = [f"run {folder.name}, rollout step {step} (kept: {steps})", legend]
     if level in UNITS:
@@ -78,55 +74,46 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
 
 
 def _ratios(rows: pd.DataFrame, level: str) -> Iterator[str]:
-    """Write the ratios of one completion: of its tokens, or of each sequence or segment with its tokens."""
-    if level not in UNITS:
-        yield "  ".join(f"{row.token}:{row.ratio:.3f}{CLIP_MARKS[row.clipped]}" for row in rows.itertuples())
-        return
+    """Yield the ratios of one completion: all of its tokens, or each sequence or segment with its tokens."""
     segment = (rows["position"].diff() > 1).cumsum() if level == "segment" else pd.Series(0, rows.index)
     for _, unit in rows.groupby(segment):
-        with np.errstate(divide="ignore"):  # a ratio of 0
-            ratio = np.exp(np.log(unit["ratio"].to_numpy(dtype=np.float64)).mean())
-        marks = [CLIP_MARKS[clipped] for clipped in unit["clipped"]]
-        shared = marks[0] if len(set(marks)) == 1 else ""  # tokens may differ in their advantages
-        tokens = (
-            f"{row.token}:{row.ratio:.3f}{'' if shared else mark}"
-            for row, mark in zip(unit.itertuples(), marks, strict=True)
-        )
-        yield f"{UNITS[level]}:{ratio:.5f}{shared}  of tokens: {'  '.join(tokens)}"
+        marks = unit["clipped"].map(CLIP_MARKS)
+        is_shared = level in UNITS and marks.nunique() == 1  # tokens may differ in their advantages
+        shown = zip(unit["token"], unit["ratio"], marks, strict=True)
+        tokens = "  ".join(f"{token}:{ratio:.3f}{'' if is_shared else mark}" for token, ratio, mark in shown)
+        if level in UNITS:
+            with np.errstate(divide="ignore"):  # a ratio of 0
+                mean = np.exp(np.log(unit["ratio"].to_numpy(dtype=np.float64)).mean())
+            tokens = f"{UNITS[level]}:{mean:.5f}{marks.iloc[0] if is_shared else ''}  of tokens: {tokens}"
+        yield tokens
 
 
 def diff(results: Results, first: str, second: str) -> str:
-    """Write the settings and final metrics in which two runs differ, and the paired effect where a study has both.
+    """Describe the settings and final metrics in which two runs differ, and their effect in studies that have both.
 
-    Raises RequestError where a name is no run.
+    Raises RequestError if a name is no run.
     """
-    a, b = find_run(results, first), find_run(results, second)
-    if a == b:
-        return f"{first} and {second} are the same run: {a.name}"
-    left, right = _settings_of(a), _settings_of(b)
-    outcomes = [outcome_or_damage(run) or {} for run in (a, b)]
+    folders = [find_run(results, name) for name in (first, second)]
+    names = [folder.name for folder in folders]
+    if folders[0] == folders[1]:
+        return f"{first} and {second} are the same run: {names[0]}"
+    settings = [dict(dotted(read_settings(folder))) for folder in folders]
+    for of_run, folder in zip(settings, folders, strict=True):
+        content = read_provenance(folder).get("content") or {}  # hashes of the data and code files that settings name
+        of_run |= {f"content of {key}": short_hash(value) for key, value in content.items()}
+    outcomes = [outcome_or_damage(folder) or {} for folder in folders]
     finals = [outcome.get("final") or {} for outcome in outcomes]
-    rows: list[tuple[str, object, object]] = [("setting", a.name, b.name)]
-    rows += [(key, left.get(key, NONE), right.get(key, NONE)) for key in dict.fromkeys([*left, *right])]
-    rows = [row for row in rows if row[1] != row[2]]
-    first_outcome, second_outcome = (outcome.get("outcome", NONE) for outcome in outcomes)
-    rows.append(("\noutcome", first_outcome, second_outcome))
-    for metric in METRICS:
-        if any(final.get(metric) is not None for final in finals):
-            rows.append((metric, number(finals[0].get(metric)), number(finals[1].get(metric))))
+    rows = [(key, *(of_run.get(key, NONE) for of_run in settings)) for key in settings[0] | settings[1]]
+    rows = [("setting", *names), *(row for row in rows if row[1] != row[2])]
+    rows.append(("\noutcome", *(outcome.get("outcome", NONE) for outcome in outcomes)))
+    measured = [metric for metric in METRICS if any(final.get(metric) is not None for final in finals)]
+    rows += [(metric, *(number(final.get(metric)) for final in finals)) for metric in measured]
     lines = [f"{key:<34} {value!s:<20} {other}" for key, value, other in rows]
     damage = [str(outcome["reason"]) for outcome in outcomes if outcome.get("outcome") == DAMAGED]
-    return "\n".join([*lines, *damage, *_paired_effects(results, a.name, b.name)])
+    return "\n".join([*lines, *damage, *_paired_effects(results, *names)])
 
 
-def _settings_of(folder: Path) -> dict[str, Any]:
-    """Return dotted settings of a run, and the hash of each data or code file that they name."""
-    settings = dict(dotted(read_settings(folder)))
-    content = read_provenance(folder).get("content") or {}
-    return settings | {f"content of {key}": short_hash(value) for key, value in content.items()}
-
-
-def _paired_effects(results: Results, a: str, b: str) -> Iterator[str]:
+def _paired_effects(results: Results, first: str, second: str) -> Iterator[str]:
     """Yield a sentence for each study that has both runs, as different variants."""
     # Imported here, because `show` needs no statistics.
     from grpolab.report.journals import read_runs
@@ -136,8 +123,8 @@ def _paired_effects(results: Results, a: str, b: str) -> Iterator[str]:
 
     for file in sorted(results.studies.glob("*/plan.json")):
         plan = read_plan(file)
-        lefts, rights = ({cell["variant"] for cell in plan["cells"] if cell["signature"] == run} for run in (a, b))
-        for left, right in product(lefts, rights):
+        variants = ({cell["variant"] for cell in plan["cells"] if cell["signature"] == run} for run in (first, second))
+        for left, right in product(*variants):
             if left == right:
                 continue
             cells = [cell for cell in plan["cells"] if cell["variant"] in (left, right)]

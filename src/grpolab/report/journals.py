@@ -30,23 +30,26 @@ from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes, read_outcome
 from grpolab.vocabulary import DAMAGED, RESULTS
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
+NUMBERS = "numbers"
 KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # these decide the bits of a run's numbers
 NOT_RECORDED = "not recorded"
-# Nullable integers, so that beside missing cells version 1 does not become 1.0.
+QUARTERS = 4
+CACHE = "journal.arrow"
+# Nullable integers: beside a missing cell, version 1 must not become 1.0.
 _COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
+_EXACT = {*POSITIONS, "time_ms"}  # columns that count or name; every other number is a metric
+_FORMAT = " ".join(("1", *sorted(_EXACT)))  # raise the number if the same journal becomes other columns
 
-
-# Tables by name, each with a column `signature`: `outcomes` has a row for each run that has an outcome, with parts of
-# its provenance; TABLES have one for each record of the journals (and timings) of runs whose outcome is a result.
-# `numbers` has `measures.run_numbers` of runs whose records the committed outcome has not kept.
+# Tables by name, each with a column `signature`. `outcomes`: a row for each run with an outcome, with parts of its
+# provenance. TABLES: a row for each record in the journals and timings of runs whose outcome is a result.
+# `numbers`: `measures.run_numbers` of the runs whose records the committed outcome does not keep.
 Runs = dict[str, pd.DataFrame]
-NUMBERS = "numbers"
 
 
 def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
-    """Read the runs among `signatures` whose outcome is written; the others are not done yet.
+    """Read the runs that have an outcome; leave out the others.
 
-    A run whose files are not those that its outcome was written for has the outcome `damaged` and no records.
+    A run whose files do not match its outcome gets the outcome `damaged` and no records.
     """
     outcomes: list[dict[str, Any]] = []
     journals: list[pa.Table] = []
@@ -55,31 +58,33 @@ def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
         try:
             if (outcome := read_outcome(folder)) is None:
                 continue
-            row = _flat(outcome, provenance := read_provenance(folder))
+            row = _outcome_row(outcome, provenance := read_provenance(folder))
             if outcome["outcome"] in RESULTS:
                 check_provenance(folder, provenance)
                 journal = read_journal(folder, outcome.get("journal_sha256"), results.is_ours)
                 journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
         except Damaged as damage:
-            row = _flat({}, {}) | {"outcome": DAMAGED, "reason": str(damage)}
+            row = _outcome_row({}, {}) | {"outcome": DAMAGED, "reason": str(damage)}
         outcomes.append({"signature": signature, **row})
-    frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", *_flat({}, {})])
-    frame = frame.astype({column: "Int64" for column in _COUNTS if column in frame})
-    none = {NUMBERS: pd.DataFrame(columns=["signature"])}
-    return {"outcomes": frame} | none | {name: _frame(_of_kind(journals, name.removesuffix("s"))) for name in TABLES}
+    frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", *_outcome_row({}, {})])
+    runs = {"outcomes": frame.astype({column: "Int64" for column in _COUNTS if column in frame})}
+    runs |= {NUMBERS: pd.DataFrame(columns=["signature"])}
+    return runs | {table: _join_records(journals, table.removesuffix("s")) for table in TABLES}
 
 
-def _flat(outcome: Record, provenance: Record) -> dict[str, Any]:
-    """Return the keys of outcome.json and provenance.json that a report needs, flat."""
+def _outcome_row(outcome: Record, provenance: Record) -> dict[str, Any]:
+    """Return what a report needs of outcome.json and provenance.json."""
     warm_start, dataset = provenance.get("warm_start") or {}, provenance.get("dataset") or {}
+    diff = provenance.get("diff") or ""
+    touched = sorted(set(re.findall(r"^diff --git a/(experiments/\S+)", diff, re.MULTILINE)))  # uncommitted changes
+    from_outcome = ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds", "journal_sha256")
+    from_provenance = ("commit", "dirty", "lock_sha256", "python", "threads", "results_version")
     return {
-        **{key: outcome.get(key) for key in ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds")},
-        **{key: outcome.get(key) for key in ("journal_sha256", "policy_sha256")},
-        **{key: provenance.get(key) for key in ("commit", "dirty", "lock_sha256", "python", "threads")},
-        "results_version": provenance.get("results_version"),
+        **{key: outcome.get(key) for key in (*from_outcome, "policy_sha256")},
+        **{key: provenance.get(key) for key in from_provenance},
         "hardware": json.dumps(provenance.get("hardware") or {}, sort_keys=True),
         **({"content": in_words(content)} if (content := provenance.get("content")) else {}),
-        **({"touched": touched} if (touched := _touched(provenance.get("diff") or "")) else {}),
+        **({"touched": " ".join(touched)} if touched else {}),
         "warm_start": warm_start.get("signature"),
         "warm_start_accuracy": warm_start.get("accuracy"),
         "warm_start_seconds": warm_start.get("seconds"),
@@ -87,32 +92,21 @@ def _flat(outcome: Record, provenance: Record) -> dict[str, Any]:
     }
 
 
-def _touched(diff: str) -> str:
-    """Return the files of experiments/ that had uncommitted changes, separated by spaces."""
-    return " ".join(sorted(set(re.findall(r"^diff --git a/(experiments/\S+)", diff, re.MULTILINE))))
-
-
-def _of_kind(journals: list[pa.Table], kind: str) -> pa.Table:
-    """Return the records of one kind of many runs; a column that none of them has is left out."""
+def _join_records(journals: list[pa.Table], kind: str) -> pd.DataFrame:
+    """Join the records of one kind of many runs, without the columns that none of them has."""
     rows = [journal.filter(pa.compute.equal(journal["kind"], kind)) for journal in journals]
-    whole = pa.concat_tables(rows, promote_options="permissive") if rows else columns([])
+    whole = pa.concat_tables(rows, promote_options="permissive") if rows else _columns([])
     kept = [name for name in whole.column_names if name != "kind" and whole[name].null_count < len(whole)]
-    return whole.select(kept)
-
-
-CACHE = "journal.arrow"
-# Columns that count or name; every other number is a metric.
-_EXACT = {*POSITIONS, "time_ms"}
-_FORMAT = " ".join(("1", *sorted(_EXACT)))  # raise the number when the same journal becomes other columns
+    return _frame(whole.select(kept))
 
 
 def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -> pa.Table:
-    """Read a run's journal and timing as one table: a row per record with its `kind` (of the latter: timing).
+    """Read a run's journal and timing as one table: a row per record, with its `kind` (`timing` for the latter).
 
-    It is parsed once and then read from journal.arrow, which is used only where it was made from these very bytes. No
-    cache is made where the folder cannot be written, or without `keep`.
+    It is parsed once and then read from journal.arrow, which counts only while it was made from these very bytes. No
+    cache is written to a read-only folder, or without `keep`.
 
-    Raises Damaged where the journal has another hash than the one `recorded` in outcome.json.
+    Raises Damaged if the journal's hash is not the one `recorded` in outcome.json.
     """
     files = [folder / JOURNAL, folder / TIMING]
     journal, timing = (read_bytes(file) or b"" for file in files)
@@ -120,36 +114,35 @@ def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -
     if recorded is not None:
         check_journal(folder, recorded, digests[0])
     key = " ".join((_FORMAT, *digests)).encode()
-    with suppress(OSError, pa.ArrowInvalid):  # there is no cache, or half of one
+    with suppress(OSError, pa.ArrowInvalid):  # no cache, or half of one
         cached = feather.read_table(folder / CACHE, memory_map=True)
         if (cached.schema.metadata or {}).get(b"key") == key:
             return cached.replace_schema_metadata()
     records = parse_lines(journal, files[0])
     try:
-        table = columns([*records, *({"kind": "timing", **row} for row in parse_lines(timing, files[1]))])
-    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:  # a word where a number should be
+        table = _columns([*records, *({"kind": "timing", **row} for row in parse_lines(timing, files[1]))])
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:  # a word instead of a number
         raise Damaged(f"{folder}: a journal's record is damaged: {str(error)[:120]}") from error
-    if not keep:
-        return table
-    with suppress(OSError), BytesIO() as file:
-        feather.write_feather(table.replace_schema_metadata({"key": key}), file, compression="lz4")
-        write_atomic(folder / CACHE, file.getvalue(), durable=False)
+    if keep:
+        with suppress(OSError), BytesIO() as file:
+            feather.write_feather(table.replace_schema_metadata({"key": key}), file, compression="lz4")
+            write_atomic(folder / CACHE, file.getvalue(), durable=False)
     return table
 
 
-def table(records: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return records of one kind as columns: strings "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
-    return _frame(columns(records))
+def make_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return records of one kind as columns: "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
+    return _frame(_columns(records))
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas() if table.num_columns else pd.DataFrame(columns=["signature", *POSITIONS])
 
 
-def columns(records: list[dict[str, Any]]) -> pa.Table:
+def _columns(records: list[dict[str, Any]]) -> pa.Table:
     """Return records as columns, in the order in which they first appear; lists stay lists."""
 
-    def array(name: str) -> pa.Array:
+    def column(name: str) -> pa.Array:
         values = [record.get(name) for record in records]
         if name in _EXACT:
             return pa.array(values)
@@ -157,16 +150,21 @@ def columns(records: list[dict[str, Any]]) -> pa.Table:
             return pa.array([None if value is None else np.array(value, np.float32) for value in values])
         return pa.array(np.array(values, dtype=np.float64).astype(np.float32), from_pandas=True)
 
-    return pa.table({name: array(name) for name in dict.fromkeys(name for record in records for name in record)})
+    return pa.table({name: column(name) for name in dict.fromkeys(name for record in records for name in record)})
 
 
-QUARTERS = 4
+def read_samples(file: Path, columns: list[str] | None = None) -> pd.DataFrame:
+    """Read the tokens that a rollout step kept, one row each; all columns unless given. Raises Damaged."""
+    try:
+        return pd.read_parquet(file, columns=columns)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        raise Damaged(f"{file} cannot be read as samples: {str(error)[:120]}") from error
 
 
 def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
     """Return the last update of the rollout steps that end the quarters of each run, with a column `quarter` from 1.
 
-    The index stays. A run of fewer than four rollout steps has no row for some quarters.
+    The index stays. A run of fewer than four rollout steps lacks some quarters.
     """
     last = updates.groupby(["signature", "rollout_step"], sort=False).tail(1)
     runs = last.groupby("signature")["rollout_step"]
@@ -175,24 +173,16 @@ def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
     return last.assign(quarter=quarter)[quarter > QUARTERS * (place - 1) // steps]
 
 
-def read_samples(file: Path, columns: list[str] | None = None) -> pd.DataFrame:
-    """Read the tokens that a rollout step kept, a row each; all columns unless given. Raises Damaged."""
-    try:
-        return pd.read_parquet(file, columns=columns)
-    except (OSError, ValueError) as error:  # of the latter are pyarrow's own
-        raise Damaged(f"{file} cannot be read as samples: {str(error)[:120]}") from error
-
-
 def column(frame: pd.DataFrame, metric: str) -> NDArray:
-    """Return a metric's finite or infinite values in order; empty where the journal does not have it."""
+    """Return a metric's values in order, without NaN; empty if the journal lacks it."""
     if metric not in frame:
         return np.empty(0)
-    values = frame[metric].to_numpy(dtype=np.float64)  # and no dropna, which costs ten times as much on a short log
+    values = frame[metric].to_numpy(dtype=np.float64)  # dropna costs ten times as much on a short log
     return values[~np.isnan(values)]
 
 
 def both(frame: pd.DataFrame, first: str, second: str) -> tuple[NDArray, NDArray]:
-    """Return two metrics over the records that have both, in order; empty where there is none."""
+    """Return two metrics over the records that have both, in order."""
     if first not in frame or second not in frame:
         return np.empty(0), np.empty(0)
     values = [frame[name].to_numpy(dtype=np.float64) for name in (first, second)]
@@ -201,12 +191,12 @@ def both(frame: pd.DataFrame, first: str, second: str) -> tuple[NDArray, NDArray
 
 
 def mean(values: NDArray) -> float:
-    """Return the mean, or NaN."""
+    """Return the mean; NaN without values."""
     return float(np.mean(values)) if len(values) else np.nan
 
 
 def largest(values: NDArray) -> float:
-    """Return the largest value, or NaN."""
+    """Return the largest value; NaN without values."""
     return float(np.max(values)) if len(values) else np.nan
 
 
@@ -216,7 +206,7 @@ def tail_length(n: int, share: float) -> int:
 
 
 def kind_of_cpu(hardware: str) -> str:
-    """Write in words what decides the bits of a run's numbers: parts of its hardware (JSON of provenance.json)."""
+    """Describe the part of the hardware (JSON of provenance.json) that decides the bits of a run's numbers."""
     machine = json.loads(hardware)
-    # A run from before it was written down has no `float32`.
+    # Runs of older programs have no `float32`.
     return ", ".join(f"{key} {machine[key]}" for key in KIND_OF_CPU) if "float32" in machine else NOT_RECORDED

@@ -31,12 +31,12 @@ _CELL_KEYS = ["study", "variant", "arm", "facet", "seed"]  # columns of a cell t
 class StudyRuns:
     """The runs of one study. Each table has the columns study, variant, arm, facet, seed, signature, `factor/<name>`.
 
-    `arm` is the level of the factor that the study compares; `facet` joins the levels of all other factors: arms are
-    compared within a facet. `cells` has one row per planned cell with its outcome (`missing` where it has none), its
-    settings as `setting/<key>`, and its provenance. `evaluations` carries the last finite evaluation of a run that
-    ended early forward to its planned end, in rows with `carried` set. `numbers` holds `measures.run_numbers` of runs
-    whose records the committed outcome has not kept. `single_seeds`: figures show a thin line for each seed too.
-    `standing`: the sentence about confirmatory claims that captions end with.
+    `arm` is the level of the compared factor; `facet` joins the levels of all other factors: arms are compared within a
+    facet. `cells` has one row per planned cell: its outcome (`missing` if it has none), its settings as
+    `setting/<key>`, and its provenance. `evaluations` repeats the last finite evaluation of a run that ended early up
+    to its planned end, with `carried` set. `numbers` holds `measures.run_numbers` of runs whose records the committed
+    outcome does not keep. `single_seeds`: figures show a thin line for each seed too. `standing`: the sentence about
+    confirmatory claims that ends every caption.
     """
 
     results: Results
@@ -58,7 +58,7 @@ class StudyRuns:
 
     @property
     def metric(self) -> str:
-        """The evaluation metric that its question is about."""
+        """The evaluation metric that decides; empty if the plan has none."""
         return self.plan.get("primary_metric", "")
 
     @property
@@ -73,12 +73,12 @@ class StudyRuns:
 
     @property
     def is_paired(self) -> bool:
-        """Return whether runs of one seed share their noise; other frameworks may not even record the seed."""
+        """True if runs of one seed share their noise; runs of other frameworks may not even record their seed."""
         return bool(self.plan.get("paired", True))
 
     @property
     def thresholds(self) -> Thresholds:
-        """The values at which a quantity becomes a label; plans of older programs leave them to the defaults."""
+        """The values at which a quantity becomes a label."""
         return Thresholds(**self.plan.get("stability", {}))
 
     @property
@@ -103,68 +103,60 @@ class StudyRuns:
 
     @property
     def absent(self) -> pd.DataFrame:
-        """Cells without a result: missing or failed."""
+        """Cells without a result: missing, failed or damaged."""
         return self.cells[~self.cells["outcome"].isin(RESULTS)]
 
     def by_arm(self, table: str | pd.DataFrame, facet: str) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Yield the arms that have rows in a table of this facet, with those rows, in the order of the study file."""
+        """Yield the arms that have rows in a table of this facet, each with its rows, in the study file's order."""
         frame: pd.DataFrame = getattr(self, table) if isinstance(table, str) else table
         here = frame[frame["facet"] == facet]
         yield from ((arm, here[here["arm"] == arm]) for arm in self.arms if (here["arm"] == arm).any())
 
     def of_cell(self, table: str, cell: Any) -> pd.DataFrame:
         """Return the rows of a table that belong to one row of `cells`."""
-        frame: pd.DataFrame = getattr(self, table)
-        return frame.iloc[self._rows[table].get((cell.variant, cell.seed), [])]
+        return getattr(self, table).iloc[self._rows[table].get((cell.variant, cell.seed), [])]
 
     @cached_property
     def _rows(self) -> dict[str, dict[tuple[str, int], NDArray]]:
-        """The places of each cell's rows in each table, looked up once."""
+        """The places of each cell's rows in each table."""
         return {table: getattr(self, table).groupby(["variant", "seed"]).indices for table in TABLES}
 
 
 def load(results: Results, name: str) -> list[StudyRuns]:
-    """Load the study `name`, preceded by the studies that it includes (it then has no cells of its own).
+    """Load a study, preceded by the studies that it includes (it then has no cells of its own).
 
-    Its plan is that of this folder, else that of the committed outcome; so is each run.
+    Plans and runs are those of this folder, else those of the committed outcome.
 
-    Raises RequestError when neither knows the study, or where seeds that chose its tuned values are to judge them.
+    Raises RequestError if neither knows the study, or if seeds that chose its tuned values are to judge them.
     """
     plans = plans_of(results, name)
     for plan in plans:
-        _refuse_tuning_seeds(plan)
-    signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
-    runs = read_all(results, signatures)
+        for tuning in plan.get("tuned", []):
+            if mixed := [cell["seed"] for cell in plan["cells"] if cell["seed"] in tuning["seeds"]]:
+                raise RequestError(
+                    f"study={plan['study']}: seed {listing([str(seed) for seed in sorted(set(mixed))])} of"
+                    f" {count(len(mixed), 'cell')} chose the values of tuned={tuning['study']}, so it cannot judge"
+                    " them: sweep it with other seeds"
+                )
+    runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
     return [study_of(results, plan, runs) for plan in plans]
-
-
-def _refuse_tuning_seeds(plan: Plan) -> None:
-    """Raise RequestError where a plan has cells with seeds that chose its tuned values: they cannot judge them."""
-    for tuning in plan.get("tuned", []):
-        mixed = [cell["seed"] for cell in plan["cells"] if cell["seed"] in tuning["seeds"]]
-        if mixed:
-            seeds = listing([str(seed) for seed in sorted(set(mixed))])
-            raise RequestError(
-                f"study={plan['study']}: seed {seeds} of {count(len(mixed), 'cell')} chose the values of"
-                f" tuned={tuning['study']}, so it cannot judge them: sweep it with other seeds"
-            )
 
 
 def study_of(results: Results, plan: Plan, runs: Runs) -> StudyRuns:
     """Join a plan's cells with the records of their runs.
 
-    Raises RequestError where the runs are not of one results_version and one lock file.
+    Raises RequestError if the runs have more than one results_version or lock file.
     """
-    cells = _cells(plan).merge(runs["outcomes"], on="signature", how="left")
+    cells = _make_cells(plan).merge(runs["outcomes"], on="signature", how="left")
     cells["outcome"] = cells["outcome"].fillna(MISSING)
-    _refuse_mixtures(plan, cells)
+    _refuse_mixture(plan, cells[cells["outcome"].isin(RESULTS)])
     keys = cells[[*_CELL_KEYS, "signature", *(c for c in cells if c.startswith("factor/"))]]
     tables = {table: keys.merge(runs[table], on="signature") for table in TABLES}
     tables["evaluations"] = _carry_forward(tables["evaluations"], cells, plan.get("primary_metric", ""))
     return StudyRuns(results, plan, cells, **tables, numbers=runs[NUMBERS])
 
 
-def _cells(plan: Plan) -> pd.DataFrame:
+def _make_cells(plan: Plan) -> pd.DataFrame:
     """Return one row per planned cell."""
     rows = [
         {
@@ -187,25 +179,21 @@ def _cells(plan: Plan) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else [*_CELL_KEYS, "signature"])
 
 
-def _refuse_mixtures(plan: Plan, cells: pd.DataFrame) -> None:
-    """Raise RequestError where runs are of different programs: their difference could be the program's."""
-    done = cells[cells["outcome"].isin(RESULTS)]
+def _refuse_mixture(plan: Plan, done: pd.DataFrame) -> None:
+    """Raise RequestError if runs are of different programs: their difference could be the program's."""
     for column, name in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
-        if column not in done:  # nothing has been run yet
-            continue
-        runs = {str(value)[:12]: names for value, names in done.groupby(column)["signature"].unique().items()}
+        runs = {str(value)[:12]: list(names) for value, names in done.groupby(column)["signature"].unique().items()}
         if len(runs) > 1:
             kinds = ", ".join(f"{value} ({count(len(names), 'run')})" for value, names in runs.items())
-            fewest = min(runs.values(), key=len)
             raise RequestError(
                 f"study={plan['study']} mixes runs of more than one {name}: {kinds}, which cannot be compared: delete"
-                f" the run folders of all but one ({listing(fewest, 2)}) and run"
+                f" the run folders of all but one ({listing(min(runs.values(), key=len), 2)}) and run"
                 f" `grpolab sweep {plan.get('file', plan['study'])}` again"
             )
 
 
 def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Keep evaluations whose `metric` is finite; repeat the last of a run that ended early up to its planned end."""
+    """Keep evaluations with a finite `metric`; repeat the last one of a run that ended early up to its planned end."""
     if metric not in evaluations:
         return evaluations.assign(carried=False)
     finite = evaluations[np.isfinite(evaluations[metric])].assign(carried=False)

@@ -25,17 +25,23 @@ from grpolab.vocabulary import SIGNS, quantile_metric
 
 # Factors along which a study asks how far its findings carry, with the unit of their levels (`0.13M`, `48`).
 SCALES = {"size": "parameters", "length": "tokens"}
-
-
-CELL_COLUMNS = ["variant", "arm", "facet", "seed", "outcome"]
+# Means over a run's updates that tables and sentences need, besides those that hypotheses name.
+MEANS = (
+    *("clip/active", "clip/active_low", "clip/active_high", "clip/out_of_range", "clip/capped", "clip/outer"),
+    *("cf/token_0.2", "cf/sequence_0.2", "p_old/up_clipped", "p_old/all"),
+)
+LATER_MEANS = ("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz")
+SPREAD = "later |log ratio|"
+SCORE = "(final accuracy - start) / (1 - start)"  # averaged over tasks (Agarwal et al. 2021, arXiv:2108.13264)
+_CELL_COLUMNS = ["variant", "arm", "facet", "seed", "outcome"]
+_TASK = "factor/task"
 
 
 @lru_cache(maxsize=32)
 def stability_table(study: StudyRuns) -> pd.DataFrame:
-    """Return one row per cell with a result: CELL_COLUMNS, and `run_quantities` of its run.
+    """Return one row per cell with a result: variant, arm, facet, seed, outcome, and `run_quantities` of its run.
 
-    Labels are by the thresholds of the study's plan. Cached, because figures, tables and claims all need it. Do not
-    change it in place.
+    Labels are by the thresholds of the study's plan. Cached: do not change it in place.
     """
     quantities, done = kept_quantities(study), study.done
     unknown = done[~done["signature"].isin(quantities.keys())]
@@ -50,30 +56,31 @@ def stability_table(study: StudyRuns) -> pd.DataFrame:
             settings=of_run,
             thresholds=study.thresholds,
         )
-    cells = done[[*CELL_COLUMNS, "signature"]].to_dict("records")
+    cells = done[[*_CELL_COLUMNS, "signature"]].to_dict("records")
     rows = [cell | quantities[cell["signature"]] for cell in cells]
-    return pd.DataFrame(rows, columns=[*CELL_COLUMNS, *QUANTITIES])
+    return pd.DataFrame(rows, columns=[*_CELL_COLUMNS, *QUANTITIES])
 
 
 def kept_quantities(study: StudyRuns) -> dict[str, dict[str, float | bool]]:
-    """Return signature -> `run_quantities` of the runs of which they are kept, at the study's thresholds and metric."""
+    """Return the kept `run_quantities`, by signature, that are at the study's thresholds and metric."""
     numbers = study.numbers
     if numbers.empty:
         return {}
-    kept = numbers[(numbers["thresholds"] == _key_of(study.thresholds)) & (numbers["metric"] == study.metric)]
+    kept = numbers[(numbers["thresholds"] == _to_text(study.thresholds)) & (numbers["metric"] == study.metric)]
     return dict(zip(kept["signature"], kept[list(QUANTITIES)].to_dict("records"), strict=True))
 
 
-def _key_of(thresholds: Thresholds) -> str:
-    """Return thresholds as one word of a table."""
+def _to_text(thresholds: Thresholds) -> str:
     return json.dumps(asdict(thresholds), sort_keys=True)
 
 
+@lru_cache(maxsize=1024)
 def measure(study: StudyRuns, metric: str) -> pd.Series:
     """Return a number for each run, indexed by (facet, arm, seed).
 
-    `metric` is a column of the stability table (`final_score`, `drawdown`, ...; labels count as 0 and 1), or any metric
+    `metric` is a column of the stability table (`final_score`, `drawdown`, ...; labels count as 0 and 1), or a metric
     of the journal: its mean over the run's records. Raises RequestError for any other word.
+    Cached: do not change it in place.
     """
     if metric in METRICS:
         return run_means(study, metric)
@@ -85,15 +92,12 @@ def measure(study: StudyRuns, metric: str) -> pd.Series:
 
 def run_means(study: StudyRuns, metric: str) -> pd.Series:
     """Return the mean of a journal metric over each run's records; runs whose journals lack it are left out."""
-    return _with_kept(study, f"mean {metric}", _means(getattr(study, f"{METRICS[metric].kind}s"), metric))
+    return _add_kept(study, f"mean {metric}", _means(getattr(study, f"{METRICS[metric].kind}s"), metric))
 
 
 def means_after_first_step(study: StudyRuns, metric: str) -> pd.Series:
-    """Return the same over the updates that can clip: all but the first optimiser step on each batch."""
-    return _with_kept(study, f"later {metric}", _means(after_first_step(study.updates), metric))
-
-
-SPREAD = "later |log ratio|"
+    """Return the mean over each run's updates that can clip: all but the first on each batch."""
+    return _add_kept(study, f"later {metric}", _means(after_first_step(study.updates), metric))
 
 
 def log_ratio_spread(study: StudyRuns) -> pd.Series:
@@ -104,15 +108,7 @@ def log_ratio_spread(study: StudyRuns) -> pd.Series:
     with np.errstate(divide="ignore"):
         logs = {key: np.log(updates[name].astype("float64")) for key, name in names.items()}
     half = sum(logs[sign, "p99"] - logs[sign, "p01"] for sign in SIGNS) / (2 * len(SIGNS))
-    return _with_kept(study, SPREAD, half[np.isfinite(half)].groupby([updates[key] for key in KEYS]).mean())
-
-
-# Means over a run's updates that tables and sentences need, besides those that hypotheses name.
-MEANS = (
-    *("clip/active", "clip/active_low", "clip/active_high", "clip/out_of_range", "clip/capped", "clip/outer"),
-    *("cf/token_0.2", "cf/sequence_0.2", "p_old/up_clipped", "p_old/all"),
-)
-LATER_MEANS = ("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz")
+    return _add_kept(study, SPREAD, _means(updates.assign(half=half.where(np.isfinite(half))), "half"))
 
 
 def run_numbers(study: StudyRuns, metrics: Iterable[str]) -> pd.DataFrame:
@@ -122,20 +118,19 @@ def run_numbers(study: StudyRuns, metrics: Iterable[str]) -> pd.DataFrame:
     """
     wanted = (*MEANS, *sorted(set(metrics) - {*MEANS}))
     means = [name for name in wanted if name in METRICS and METRICS[name].kind == "update"]
-    frame = stability_table(study)[["seed", "arm", "facet", *QUANTITIES]].merge(
-        study.done[[*KEYS, "signature"]], on=KEYS
-    )
+    table = stability_table(study)[["seed", "arm", "facet", *QUANTITIES]]
+    frame = table.merge(study.done[[*KEYS, "signature"]], on=KEYS)
+    columns = {f"mean {name}": run_means(study, name) for name in means}
+    columns |= {f"later {name}": means_after_first_step(study, name) for name in LATER_MEANS}
+    columns |= {SPREAD: log_ratio_spread(study)}
     index = pd.MultiIndex.from_frame(frame[KEYS])
-    columns = {f"mean {name}": run_means(study, name).reindex(index).to_numpy() for name in means}
-    columns |= {f"later {name}": means_after_first_step(study, name).reindex(index).to_numpy() for name in LATER_MEANS}
-    columns[SPREAD] = log_ratio_spread(study).reindex(index).to_numpy()
-    numbers = pd.DataFrame(columns).dropna(axis=1, how="all")
-    of = {"thresholds": _key_of(study.thresholds), "metric": study.metric}
-    return pd.concat([frame.drop(columns=KEYS), numbers], axis=1).assign(**of)
+    numbers = pd.DataFrame({name: values.reindex(index).to_numpy() for name, values in columns.items()})
+    numbers = pd.concat([frame.drop(columns=KEYS), numbers.dropna(axis=1, how="all")], axis=1)
+    return numbers.assign(thresholds=_to_text(study.thresholds), metric=study.metric)
 
 
-def _with_kept(study: StudyRuns, column: str, means: pd.Series) -> pd.Series:
-    """Add the means of runs of which these are kept in place of their records."""
+def _add_kept(study: StudyRuns, column: str, means: pd.Series) -> pd.Series:
+    """Add the means of runs of which the committed outcome keeps these in place of their records."""
     if column not in study.numbers:
         return means
     by_signature = study.numbers[["signature", column]].drop_duplicates("signature").set_index("signature")[column]
@@ -150,7 +145,7 @@ def _means(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def clip_ceiling(study: StudyRuns) -> pd.Series:
-    """Return the share that a rule would clip that clips everything it can, per run (`largest_clip_share`)."""
+    """Return for each run the share that a rule would clip if it clipped everything it can (`largest_clip_share`)."""
     updates = study.cells["setting/num_iterations"] * study.cells["setting/num_minibatches"]
     index = pd.MultiIndex.from_frame(study.cells[KEYS])
     shares = run_means(study, "zero_variance/share").reindex(index)
@@ -158,7 +153,7 @@ def clip_ceiling(study: StudyRuns) -> pd.Series:
 
 
 def is_share(study: StudyRuns, metric: str) -> bool:
-    """Return whether `metric` of a run lies between 0 and 1, so that the interval of its mean has to."""
+    """Return True if `metric` of a run lies between 0 and 1, so that the interval of its mean has to."""
     name = study.metric if metric in SCORES else metric
     unit = METRICS[name].unit if name in METRICS else ""
     return name in SHARES or unit.startswith(("share", "mean share", "probability"))
@@ -175,24 +170,21 @@ def mean_interval(study: StudyRuns, metric: str, values_S: ArrayLike) -> Interva
 
 
 def at(values: pd.Series, facet: str, arm: str) -> pd.Series:
-    """Return the values of one arm in one facet, by seed; empty where there are none."""
+    """Return the values of one arm in one facet, by seed."""
     index = values.index
     here = values[(index.get_level_values("facet") == facet) & (index.get_level_values("arm") == arm)]
     return here.droplevel(["facet", "arm"]).sort_index()
 
 
 def difference(study: StudyRuns, values: pd.Series, facet: str, arm: str, other: str) -> Difference:
-    """Return an arm minus another in one facet: paired by seed, else Welch's, where runs are not paired."""
-    compared = paired_difference if study.is_paired else welch_difference
-    return compared(at(values, facet, arm), at(values, facet, other))
+    """Return an arm minus another in one facet: paired by seed, or Welch's if runs are not paired."""
+    compare = paired_difference if study.is_paired else welch_difference
+    return compare(at(values, facet, arm), at(values, facet, other))
 
 
 @lru_cache(maxsize=1024)
 def by_cell(study: StudyRuns, metric: str) -> pd.Series:
-    """Return `measure` for each row of `study.cells`; NaN where it has no run, or the run no such number.
-
-    Cached, because every hypothesis about a metric needs it. Do not change it in place.
-    """
+    """Return `measure` for each row of `study.cells`, NaN without one. Cached: do not change it in place."""
     values = measure(study, metric).reindex(pd.MultiIndex.from_frame(study.cells[KEYS]))
     return pd.Series(values.to_numpy(dtype=np.float64), study.cells.index)
 
@@ -200,7 +192,7 @@ def by_cell(study: StudyRuns, metric: str) -> pd.Series:
 def by_setting(study: StudyRuns, values: pd.Series, facet: str, setting: str) -> pd.DataFrame:
     """Return values in one facet by seed (index) and the arms' value of a numeric setting (columns, rising).
 
-    Only where that setting tells the arms apart; else there are no columns.
+    No columns unless that setting tells the arms apart.
     """
     cells = study.cells[study.cells["facet"] == facet].drop_duplicates("arm").sort_values(setting)
     if cells[setting].nunique() < len(cells):
@@ -216,25 +208,12 @@ def completions_learnt(study: StudyRuns, evaluations: pd.DataFrame) -> pd.Series
     return evaluations["rollout_step"] * evaluations["variant"].map(batch)
 
 
-def add_ragged(rows: pd.Series) -> NDArray:
-    """Return the sum of lists that may differ in length, entry by entry. Shape: (longest,)."""
-    total = np.zeros(max((len(row) for row in rows), default=0))
-    for row in rows:
-        total[: len(row)] += row
-    return total
-
-
-# Scores of runs on several tasks: what is averaged over tasks (Agarwal et al. 2021, arXiv:2108.13264).
-SCORE = "(final accuracy - start) / (1 - start)"
-_TASK = "factor/task"
-
-
 @dataclass(frozen=True, eq=False)
 class TaskScores:
     """Scores of runs that differ in arm, task and seed alone.
 
-    `scores_ATS` is 0 where a run ends as accurate as its warm start, and 1 where it is always right. It holds the seeds
-    that every arm has on every task; arms without any run are left out.
+    `scores_ATS` is 0 for a run that ends as accurate as its warm start, and 1 for one that is always right. It holds
+    the seeds that every arm has on every task; arms without any run are left out.
     """
 
     title: str
@@ -245,15 +224,15 @@ class TaskScores:
 
     @property
     def lack(self) -> str:
-        """Why scores must not be averaged over the tasks; empty where they may."""
+        """The reason why scores must not be averaged over the tasks; empty if they may."""
         if len(self.tasks) >= LEAST_TASKS and len(self.seeds) >= LEAST_RUNS:
             return ""
         needs = f"needs {LEAST_TASKS} tasks with {LEAST_RUNS} seeds that every arm has on every task"
         return f"{needs}; has {count(len(self.tasks), 'task')} with {count(len(self.seeds), 'such seed')}"
 
 
-def pools(study: StudyRuns) -> list[TaskScores]:
-    """Pool scores over tasks, once for each combination of the levels of the other factors than `task` and the arms."""
+def pool_tasks(study: StudyRuns) -> list[TaskScores]:
+    """Pool scores over tasks, once for each combination of the levels of the factors besides `task` and the arms."""
     start, final = by_cell(study, "start"), by_cell(study, "final_score")
     cells = study.cells.assign(score=(final - start) / (1 - start))
     if _TASK not in cells:

@@ -26,7 +26,7 @@ from grpolab.report.figures import FIGURES
 from grpolab.report.figures import draw as draw_figure
 from grpolab.report.html import Picture
 from grpolab.report.load import StudyRuns, load
-from grpolab.report.regimes import unmet
+from grpolab.report.regimes import find_unmet
 from grpolab.report.sentences import findings
 from grpolab.report.style import Manifest, cell_names, save
 from grpolab.report.tables import Table, checks, described, tables, verdicts
@@ -272,7 +272,7 @@ def _other_version(studies: Sequence[StudyRuns]) -> str:
 
 def _preconditions(studies: Sequence[StudyRuns]) -> str:
     """Warn at the top where studies fail their preconditions; else empty."""
-    sentences = unmet(studies)
+    sentences = find_unmet(studies)
     if not sentences:
         return ""
     failed = f"**{count(len(sentences), 'precondition')} not met**"

@@ -1,4 +1,4 @@
-"""The score of a run by its evaluations, for report and doctor: its end, its largest fall, whether it collapsed."""
+"""The score of a run by its evaluations, for report and doctor: its end, its largest fall, and collapse."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpolab.quantities import Thresholds
-
-DEFAULT = Thresholds()
 
 
 def final_score(accuracy_E: NDArray, share: float = Thresholds.score_tail) -> float:
@@ -22,10 +20,10 @@ def drawdown(accuracy_E: NDArray) -> float:
     return float(np.max(np.maximum.accumulate(accuracy_E) - accuracy_E)) if len(accuracy_E) else np.nan
 
 
-def collapsed(accuracy_E: NDArray, thresholds: Thresholds = DEFAULT) -> bool:
-    """Return whether accuracy fell by `collapse_drop` and `collapse_share` of the gain (peak - start) and stayed there.
+def has_collapsed(accuracy_E: NDArray, thresholds: Thresholds) -> bool:
+    """Return True if accuracy fell by `collapse_drop` and `collapse_share` of the gain (peak - start) and stayed there.
 
-    It stayed there where the final score is still that far below the peak.
+    It stayed there if the final score is still that far below the peak.
     """
     if not len(accuracy_E):
         return False

@@ -15,11 +15,17 @@ from numpy.typing import NDArray
 
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import both, column, largest, mean, tail_length
-from grpolab.report.scores import collapsed, drawdown, final_score
+from grpolab.report.scores import drawdown, final_score, has_collapsed
 from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
-DEFAULT = Thresholds()
+# Quantities that are a metric's mean over the last rollout steps.
+_LAST = {
+    "starvation": "zero_variance/share",
+    "starved_right": "zero_variance/all_right",
+    "starved_wrong": "zero_variance/all_wrong",
+    "truncation": "truncation/share",
+}
 
 
 def run_quantities(
@@ -29,36 +35,36 @@ def run_quantities(
     outcome: str,
     items: int,
     settings: Mapping[str, Any],
-    thresholds: Thresholds = DEFAULT,
+    thresholds: Thresholds,
 ) -> dict[str, float | bool]:
     """Return every quantity and every label of one run.
 
-    accuracy_E are its evaluations (of `items` items each, the first one before training), carried forward where it
-    ended early; `updates` and `rollouts` are its journal.
+    accuracy_E are its evaluations (of `items` items each, the first one before training), carried forward if it ended
+    early; `updates` and `rollouts` are its journal.
     """
     start, final = mean(accuracy_E[:1]), final_score(accuracy_E, thresholds.score_tail)
     error = np.sqrt(start * (1 - start) / items)
-    ended = {
-        "collapsed": outcome == COMPLETED and collapsed(accuracy_E, thresholds),
+    lost = {
+        "collapsed": outcome == COMPLETED and has_collapsed(accuracy_E, thresholds),
         "diverged": outcome == DIVERGED,
         "stopped": outcome == STOPPED,
     }
     norms, spikes = column(updates, "grad_norm"), np.nan
     if "grad_norm" in updates and len(updates):
-        norm_R = _of_steps(updates, "grad_norm", "max").astype(np.float64)
+        norm_R = _per_step(updates, "grad_norm", "max").astype(np.float64)
         spikes = 100 * float(gradient_spikes(norm_R, thresholds).mean())
     ratio, ess = largest(column(updates, "ratio/token_max")), -largest(-column(updates, "ratio/ess"))
-    last_R = updates if _is_each_a_step(updates) else updates.groupby("rollout_step").tail(1)
+    last_R = updates if _has_one_per_step(updates) else updates.groupby("rollout_step").tail(1)
     kl_old = mean(column(last_R, "kl_old/k3"))
 
     n = tail_length(len(rollouts), thresholds.tail)
     head, tail = rollouts.head(n), rollouts.tail(n)
-    first = {name: mean(column(head, name)) for name in ("entropy/behaviour", "reward/mean")}
-    last = {name: mean(column(tail, name)) for name in (*first, *_LAST.values())}
-    entropy_first, entropy_last = first["entropy/behaviour"], last["entropy/behaviour"]
+    entropy_first, entropy_last = (mean(column(part, "entropy/behaviour")) for part in (head, tail))
     entropy_drop = entropy_first - entropy_last
-    much_higher = entropy_last > thresholds.entropy_explosion * entropy_first
-    tails = {quantity: last[metric] for quantity, metric in _LAST.items()}
+    fell = entropy_drop > thresholds.entropy_drop or entropy_last < thresholds.entropy_ratio * entropy_first
+    rose = entropy_last > thresholds.entropy_explosion * entropy_first
+    worse = mean(column(tail, "reward/mean")) < mean(column(head, "reward/mean"))
+    lasts = {quantity: mean(column(tail, metric)) for quantity, metric in _LAST.items()}
     return {
         "start": start,
         "final_score": final,
@@ -66,8 +72,8 @@ def run_quantities(
         "mean_score": mean(accuracy_E),
         "drawdown": drawdown(accuracy_E),
         "jitter": jitter(accuracy_E),
-        **ended,
-        "lost": any(ended.values()),
+        **lost,
+        "lost": any(lost.values()),
         "below_start": bool(final < start - thresholds.below_start_errors * error),
         "spikes_per_100": spikes,
         "spiky": _label(spikes > thresholds.spikes_per_100, spikes),
@@ -86,47 +92,35 @@ def run_quantities(
         "entropy_min": -largest(-column(rollouts, "entropy/behaviour")),
         "entropy_drop": entropy_drop,
         "entropy_ratio": entropy_last / entropy_first if entropy_first else np.nan,
-        "entropy_collapsed": _label(
-            entropy_drop > thresholds.entropy_drop or entropy_last < thresholds.entropy_ratio * entropy_first,
-            entropy_drop,
-        ),
-        "entropy_exploded": _label(much_higher and last["reward/mean"] < first["reward/mean"], entropy_drop),
+        "entropy_collapsed": _label(fell, entropy_drop),
+        "entropy_exploded": _label(rose and worse, entropy_drop),
         "kl_ref": mean(column(rollouts, "kl_ref/exact")[-1:]),  # measured now and then
-        **tails,
-        "starved": _label(tails["starvation"] > thresholds.starvation, tails["starvation"]),
-        "truncated": _label(tails["truncation"] > thresholds.truncation, tails["truncation"]),
+        **lasts,
+        "starved": _label(lasts["starvation"] > thresholds.starvation, lasts["starvation"]),
+        "truncated": _label(lasts["truncation"] > thresholds.truncation, lasts["truncation"]),
         **mechanism_quantities(updates, rollouts, settings, thresholds.tail),
     }
 
 
-def _label(applies: bool, *of: float) -> float | bool:
-    """Return a label that follows from quantities; NaN where none of them is known."""
-    return np.nan if np.isnan(of).all() else applies
-
-
-# Quantities that are a metric's mean over the last rollout steps.
-_LAST = {
-    "starvation": "zero_variance/share",
-    "starved_right": "zero_variance/all_right",
-    "starved_wrong": "zero_variance/all_wrong",
-    "truncation": "truncation/share",
-}
+def _label(applies: bool, *quantities: float) -> float | bool:
+    """Return a label that follows from quantities; NaN if none of them is known."""
+    return np.nan if np.isnan(quantities).all() else applies
 
 
 def jitter(accuracy_E: NDArray) -> float:
     """Return the interquartile range of the accuracy's first differences (Chan et al. 2020, arXiv:1912.05663).
 
-    They have no trend left. NaN below three evaluations.
+    Differences are free of the trend. NaN below three evaluations.
     """
     return interquartile_range(np.diff(accuracy_E)) if len(accuracy_E) > 2 else np.nan
 
 
-def gradient_spikes(norm_R: NDArray, thresholds: Thresholds = DEFAULT) -> NDArray:
+def gradient_spikes(norm_R: NDArray, thresholds: Thresholds) -> NDArray:
     """Mark rollout steps with a norm above `spike_factor` times the median of the `spike_window` before. Shape: (R,).
 
     norm_R must be the maximum over a rollout step's updates: within a batch the norm falls as tokens are clipped, so
-    over single updates every new batch would look like a spike. Norms of 0 (a batch in which no group has different
-    rewards) are no part of the median: after a collapse every ordinary norm would be a spike. A non-finite norm is one.
+    among single updates the first of every batch would look like a spike. Norms of 0 (no group has different rewards)
+    do not enter the median: after a collapse every ordinary norm would be a spike. A non-finite norm is one.
     """
     norms = pd.Series(np.asarray(norm_R, dtype=np.float64))
     before = norms.where(norms > 0).shift(1).rolling(thresholds.spike_window, min_periods=thresholds.spike_least)
@@ -137,7 +131,7 @@ Share = TypeVar("Share", float, pd.Series)
 
 
 def largest_clip_share(zero_variance: Share, updates_per_batch: Share) -> Share:
-    """Return the share of all tokens that a rule would clip that clips everything it can.
+    """Return the share of all tokens that a rule would clip if it clipped everything it can.
 
     Zero-variance groups have no gradient to lose, and before the first optimiser step on a batch every ratio is 1.
     """
@@ -148,13 +142,13 @@ def mechanism_quantities(
     updates: pd.DataFrame, rollouts: pd.DataFrame, settings: Mapping[str, float], tail: float
 ) -> dict[str, float]:
     """Return every quantity that says how the run's objective works. `tail`: the share of the run that 'last' means."""
-    clip_R = _of_steps(updates, "clip/active", "mean").astype(np.float64)
+    clip_R = _per_step(updates, "clip/active", "mean").astype(np.float64)
     n = tail_length(len(clip_R), tail)
     sequence, token = (mean(column(updates, f"cf/{level}_0.2")) for level in ("sequence", "token"))
     with np.errstate(divide="ignore", invalid="ignore"):
         counterfactual = float(np.log(sequence) - np.log(token))
-        most_R, least_R = (_of_steps(updates, f"ratio/token_{end}", end) for end in ("max", "min"))
-        log_range_R = np.log(most_R) - np.log(least_R)
+        max_R, min_R = (_per_step(updates, f"ratio/token_{end}", end) for end in ("max", "min"))
+        log_range_R = np.log(max_R) - np.log(min_R)
 
     equal_R, p_R = both(rollouts, "zero_variance/share", "reward/correct")
     group_size, max_norm = settings.get("num_generations", np.nan), settings.get("max_grad_norm", np.nan)
@@ -167,9 +161,9 @@ def mechanism_quantities(
         "clip_share": mean(column(updates, "clip/active_nz")),
         "clip_change": mean(clip_R[-n:]) - mean(clip_R[:n]),
         "ceiling_share": mean(column(updates, "clip/active")) / ceiling if ceiling else np.nan,
-        "counterfactual_log_ratio": counterfactual,  # -inf where only the token ratio would clip, NaN where neither
+        "counterfactual_log_ratio": counterfactual,  # -inf if only the token ratio would clip, NaN if neither
         "up_clipped_gap": mean(np.subtract(*both(updates, "p_old/up_clipped", "p_old/all"))),
-        # 0 where all prompts are equally hard, and above 0 the more they differ.
+        # 0 if all prompts are equally hard, and above 0 the more they differ.
         "zero_variance_gap": mean(equal_R - (p_R**group_size + (1 - p_R) ** group_size)),
         "sequence_sign_gap": mean(np.subtract(*both(later, "ratio/sequence_mean_pos", "ratio/sequence_mean_neg"))),
         "log_ratio_range": mean(log_range_R[~np.isnan(log_range_R)].astype(np.float64)),
@@ -179,24 +173,21 @@ def mechanism_quantities(
     }
 
 
-def _of_steps(updates: pd.DataFrame, metric: str, how: Literal["max", "min", "mean"]) -> NDArray:
-    """Reduce a metric over the updates of each rollout step; NaN where they have none of it. Shape: (R,)."""
+def _per_step(updates: pd.DataFrame, metric: str, how: Literal["max", "min", "mean"]) -> NDArray:
+    """Reduce a metric over the updates of each rollout step; NaN without a value. Shape: (R,)."""
     values = updates.get(metric, pd.Series(np.nan, updates.index))
-    if _is_each_a_step(updates):
-        return values.to_numpy()
-    return values.groupby(updates["rollout_step"]).agg(how).to_numpy()
+    return (
+        values.to_numpy() if _has_one_per_step(updates) else values.groupby(updates["rollout_step"]).agg(how).to_numpy()
+    )
 
 
-def _is_each_a_step(updates: pd.DataFrame) -> bool:
-    """Return whether each update is the only one of its rollout step: then nothing need be grouped.
-
-    Most logs of other frameworks are such, a folder can hold thousands, and grouping takes milliseconds.
-    """
+def _has_one_per_step(updates: pd.DataFrame) -> bool:
+    """Return True if each rollout step has one update, as in most logs of others: then nothing need be grouped."""
     return bool((np.diff(updates["rollout_step"]) > 0).all())
 
 
 def after_first_step(updates: pd.DataFrame) -> pd.DataFrame:
-    """Return all updates but the first on each batch, at which every ratio is 1; none where that is not known."""
+    """Return all updates but the first on each batch, at which every ratio is 1; none if the journal does not tell."""
     if not {"iteration", "minibatch"} <= set(updates):
         return updates.iloc[:0]
     return updates[(updates["iteration"] > 0) | (updates["minibatch"] > 0)]

@@ -12,7 +12,7 @@ from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN, MEAN_DOTS, OVER_TIME, Drawing, NotDrawnError, Sheet, smooth
 from grpolab.report.load import StudyRuns
-from grpolab.report.measures import add_ragged, at, clip_ceiling, run_means
+from grpolab.report.measures import at, clip_ceiling, run_means
 from grpolab.report.statistics.intervals import share_band, share_interval, t_band
 from grpolab.report.style import QUIET, ArmStyle, arm_styles
 from grpolab.vocabulary import EXCESS_EDGES, SIGNS
@@ -160,7 +160,7 @@ def share_beyond(records: pd.DataFrame, level: str) -> NDArray:
 
     The first count is of ratios not beyond 1; then comes one bin up to each edge, then the rest.
     """
-    counts = np.sum([add_ragged(records[f"excess/{level}_{sign}"]) for sign in SIGNS], axis=0)
-    tokens = add_ragged(records["position/count"]).sum()
+    counts = np.sum([np.sum([*records[f"excess/{level}_{sign}"]], axis=0, dtype=float) for sign in SIGNS], axis=0)
+    tokens = sum(row.sum(dtype=float) for row in records["position/count"])  # rows may differ in length
     beyond = np.cumsum(counts[::-1])[::-1]
     return beyond[2:] / tokens

@@ -18,7 +18,7 @@ from grpolab.report.measures import (
     difference,
     mean_interval,
     measure,
-    pools,
+    pool_tasks,
     stability_table,
 )
 from grpolab.report.statistics import intervals
@@ -80,7 +80,7 @@ _AGGREGATES: dict[str, Callable[[NDArray], NDArray]] = {
 
 def draw_aggregate_scores(study: StudyRuns) -> Drawing:
     """Draw F21."""
-    groups = pools(study)
+    groups = pool_tasks(study)
     if all(group.lack for group in groups):
         raise NotDrawnError(groups[0].lack)
     sheet = Sheet(study, [group.title for group in groups], list(_AGGREGATES), height=0.6 + 0.17 * len(study.arms))
