@@ -1,4 +1,4 @@
-"""Comparison of two outcomes: bit for bit where they share a run, else within margins.
+"""QuantityComparison of two outcomes: bit for bit where they share a run, else within margins.
 
 Finding no difference is not agreement. A row `agrees` where the whole interval of its difference lies within a margin,
 a share of what training changes; any other row names the difference that these runs would have shown.
@@ -50,7 +50,7 @@ _RULES = (
 
 
 @dataclass
-class Comparison:
+class QuantityComparison:
     """One quantity of one variant, compared between the runs here and there (by seed).
 
     `how`: paired by seed, unpaired, or counts (of runs). `largest`: the largest difference that is possible. `holm_p`:
@@ -77,7 +77,7 @@ def compare(results: Results, folder: Path, study: str | None = None) -> tuple[s
     """
     other = outcome_at(folder)
     names = _shared_studies(results, other, study)
-    comparisons: list[Comparison] = []
+    comparisons: list[QuantityComparison] = []
     parts: list[str] = []
     n_variants = n_damaged = 0
     for name in names:
@@ -121,7 +121,7 @@ def _shared_studies(results: Results, other: Results, study: str | None) -> list
 
 def _compare_variant(
     here: StudyRuns, there: StudyRuns, same: pd.DataFrame, facet: str, arm: str
-) -> Iterator[Comparison]:
+) -> Iterator[QuantityComparison]:
     """Compare every quantity of a variant: by seed over the runs with one signature, else the means.
 
     A variant whose runs are all equal to the bit needs no comparison.
@@ -140,13 +140,13 @@ def _compare_variant(
         changed = float(at(measure(there, change), facet, there.baseline).mean())
         margin = MARGIN_SHARE * max(changed, 0.0) if np.isfinite(changed) else 0.0
         largest, how = 1.0 if is_share(here, quantity) else np.inf, "paired" if len(equal) else "unpaired"
-        yield Comparison(variant, quantity, ours, theirs, how, difference, margin, largest)
+        yield QuantityComparison(variant, quantity, ours, theirs, how, difference, margin, largest)
     ours, theirs = (at(measure(side, LOST), facet, arm) for side in (here, there))
     difference = rate_difference(int(ours.sum()), len(ours), int(theirs.sum()), len(theirs))
-    yield Comparison(variant, LOST, ours, theirs, "counts", difference, MARGIN_SHARE, 1.0)
+    yield QuantityComparison(variant, LOST, ours, theirs, "counts", difference, MARGIN_SHARE, 1.0)
 
 
-def _decide(comparisons: Sequence[Comparison]) -> None:
+def _decide(comparisons: Sequence[QuantityComparison]) -> None:
     """Give each comparison its verdict: a difference within the margin agrees even if it is surely not 0."""
     for row, p in zip(comparisons, holm([row.difference.p for row in comparisons]), strict=True):
         row.holm_p = float(p)
@@ -161,7 +161,7 @@ def _decide(comparisons: Sequence[Comparison]) -> None:
             row.verdict = f"{OPEN} ({found})"
 
 
-def _find_detectable(row: Comparison, level: float) -> float | None:
+def _find_detectable(row: QuantityComparison, level: float) -> float | None:
     """Return the true difference that the row's own test would have found; None if these runs could find none."""
     if row.how == "counts":
         return detectable_rate_difference(len(row.here), int(row.there.sum()), len(row.there), level)
@@ -195,7 +195,7 @@ def _summarize(here: StudyRuns, there: StudyRuns, same: pd.DataFrame) -> str:
     return f"{text}; {listing(unequal, 3)} differ; {kinds}{reason}. {BITS}" if unequal else f"{text}; {kinds}."
 
 
-def _tabulate(comparisons: Sequence[Comparison]) -> str:
+def _tabulate(comparisons: Sequence[QuantityComparison]) -> str:
     rows = [
         {
             "variant": row.variant,
