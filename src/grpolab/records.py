@@ -145,6 +145,12 @@ def read_plan(path: Path) -> Record | None:
     for name, value in plan.get("stability", {}).items():
         if name not in THRESHOLDS or isinstance(value, bool) or not isinstance(value, int | float):
             raise Damaged(f"{path} is damaged: its stability.{name:.60} is {value!r:.60}")
+    for name, levels in plan.get("factors", {}).items():
+        if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
+            raise Damaged(f"{path} is damaged: its factors.{name:.60} is {levels!r:.60}, which is no list of names")
+    for pair in plan.get("placebo", []):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise Damaged(f"{path} is damaged: its placebo holds {pair!r:.60}, which is no pair of arms")
     for name, entry in (plan.get("registered") or {}).items():
         if not isinstance(entry, dict) or not entry.keys() >= _REGISTERED.keys():
             raise Damaged(f"{path} is damaged: its registered.{name:.60} is {entry!r:.60}")

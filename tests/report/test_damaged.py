@@ -194,6 +194,10 @@ def test_a_plan_whose_thresholds_are_no_numbers_is_refused(
         ({"registered": {"H": "a word"}}, "its registered.H is 'a word'"),
         ({"registered": {"H": {"line": 1, "seeds": [], "looks": [], "margins": {}}}}, "its line is 1"),
         ({"registered": "a word"}, "its registered is 'a word'"),
+        ({"factors": {"clip": ["symmetric", 3]}}, "its factors.clip is"),
+        ({"factors": {"clip": "symmetric"}}, "its factors.clip is 'symmetric'"),
+        ({"placebo": [["symmetric"]]}, "its placebo holds"),
+        ({"study": "z" * 240}, "is no name of a study"),
         ({"question": "\ud800"}, "cannot be read: .*surrogates not allowed"),
     ],
 )

@@ -146,4 +146,4 @@ def test_a_metric_that_the_task_does_not_have_is_refused_before_anything_starts(
     assert preflight.check(hopeless(metric="eval/accuracy_greedy"), results) == []
     for task, unique in (({"name": "addition", "digits": 1}, True), (FREE, False)):
         settings = tiny_settings(task=task, rollout_steps=1)
-        assert list(run(settings, results)["final"]) == evaluation_metrics(unique)
+        assert tuple(run(settings, results)["final"]) == evaluation_metrics(unique)

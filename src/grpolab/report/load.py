@@ -182,6 +182,8 @@ def _make_cells(plan: Plan) -> pd.DataFrame:
 def _refuse_mixture(plan: Plan, done: pd.DataFrame) -> None:
     """Raise RequestError if runs are of different programs: their difference could be the program's."""
     for column, name in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
+        if column not in done:  # runs of other frameworks record neither
+            continue
         runs = {str(value)[:12]: list(names) for value, names in done.groupby(column)["signature"].unique().items()}
         if len(runs) > 1:
             kinds = ", ".join(f"{value} ({count(len(names), 'run')})" for value, names in runs.items())

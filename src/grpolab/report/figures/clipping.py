@@ -161,6 +161,6 @@ def share_beyond(records: pd.DataFrame, level: str) -> NDArray:
     The first count is of ratios not beyond 1; then comes one bin up to each edge, then the rest.
     """
     counts = np.sum([np.sum([*records[f"excess/{level}_{sign}"]], axis=0, dtype=float) for sign in SIGNS], axis=0)
-    tokens = sum(row.sum(dtype=float) for row in records["position/count"])  # rows may differ in length
+    tokens = sum(np.sum(row, dtype=float) for row in records["position/count"])  # rows may differ in length
     beyond = np.cumsum(counts[::-1])[::-1]
     return beyond[2:] / tokens
