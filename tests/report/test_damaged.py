@@ -208,6 +208,14 @@ def test_a_plan_whose_inner_values_do_not_fit_is_refused(results: Results, chang
         read_plan(path)
 
 
+@pytest.mark.parametrize("hypothesis", ["a word", {"says": "it has no id"}])
+def test_a_plan_whose_hypothesis_lacks_a_key_is_refused(results: Results, hypothesis: object) -> None:
+    path = results.plan("clip_range")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hypotheses": [hypothesis]}))
+    with pytest.raises(Damaged, match=r"its hypothesis .* lacks a key"):
+        load(results, "clip_range")
+
+
 def test_a_level_that_is_no_text_is_refused(results: Results) -> None:
     path = results.plan("clip_range")
     plan = json.loads(path.read_text())

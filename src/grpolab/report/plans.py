@@ -8,11 +8,18 @@ from typing import Any
 from grpolab import records
 from grpolab.errors import Damaged
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
+from grpolab.run_files import Types, check_types
 from grpolab.study_names import not_planned
 from grpolab.vocabulary import FIGURES, GONE_FIGURES, LOOKS
 
 Plan = dict[str, Any]
 _COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # keys that a report needs
+_NOTHING, _NUMBER = type(None), (int, float)
+_HYPOTHESIS: Types = {  # all are there
+    **dict.fromkeys(("id", "says", "metric", "direction", "scale"), (str,)),
+    **{"contrast": (dict, _NOTHING), "trend": (list, _NOTHING), "range_over": (str, _NOTHING), "where": (dict,)},
+    **{"provided": (dict, _NOTHING), "beyond": _NUMBER, "margin": (*_NUMBER, _NOTHING), "by_construction": (bool,)},
+}
 _IN_CELL = {"levels", "settings", "rollout_steps"}
 
 
@@ -57,6 +64,10 @@ def read_plan(path: Path) -> Plan:
             raise Damaged(
                 f"{path} is no plan that a report can be made of: {cell!r:.60} lacks {min(map(str, lacking))}"
             )
+    for hypothesis in plan.get("hypotheses", []):
+        if not isinstance(hypothesis, dict) or not hypothesis.keys() >= _HYPOTHESIS.keys():
+            raise Damaged(f"{path} is no plan for a report: its hypothesis {hypothesis!r:.60} lacks a key")
+        check_types(hypothesis, _HYPOTHESIS, path)
     figures = [figure for figure in plan.get("figures", []) if figure not in GONE_FIGURES]
     if unknown := [figure for figure in figures if figure not in FIGURES]:
         raise Damaged(f"{path} asks for figures={unknown[0]!r:.60}, which is not one of {', '.join(FIGURES)}")
