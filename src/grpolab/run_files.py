@@ -66,7 +66,7 @@ def read_warm_start(folder: Path) -> Record | None:
 def parse_object(content: bytes, where: str) -> Record:
     """Return the object in some JSON. Raises Damaged, which begins with `where`."""
     try:
-        record = json.loads(content)
+        record = json.loads(content.decode("utf-8-sig"))  # json itself would let half a surrogate pair pass
         if b"\\ud" in content or b"\\uD" in content:  # half a surrogate pair is text that nothing could write again
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
