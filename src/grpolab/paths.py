@@ -31,7 +31,8 @@ SWEEP_STUDY = "reference"
 SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
 # A run's name is its signature; runs that TRL trained may have a number behind it.
 SIGNATURE = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]*)?")
-STUDY_NAME = re.compile(r"\w[\w.+-]{0,99}")  # short enough for every file that has it in its name
+MOST_LETTERS = 100  # of a study's name: files that have it in theirs must have room for more
+STUDY_NAME = re.compile(rf"\w[\w.+-]{{0,{MOST_LETTERS - 1}}}")
 # The files of a report in `Results.output`, beside figures/ and tables/; the last one is written last.
 REPORT_FILES = ("report.html", "gallery.html", "report.md")
 

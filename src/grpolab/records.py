@@ -41,14 +41,8 @@ _PROVENANCE: Types = {
 _PLAN: Types = {
     **{"study": (str,), "file": (str,), "includes": (list,), "question": (str,), "title": (str,), "commit": TEXT},
     **dict.fromkeys(("cells", "figures", "seeds", "hypotheses", "looks", "primary", "shown", "placebo"), (list,)),
-    **{
-        "factors": (dict,),
-        "registered": (dict, type(None)),
-        "compare": (str,),
-        "baseline": (str,),
-        "primary_metric": (str,),
-        "stability": (dict,),
-    },
+    **{"factors": (dict,), "compare": (str,), "baseline": (str,), "primary_metric": (str,), "stability": (dict,)},
+    **{"registered": (dict, type(None))},
 }
 _REGISTERED: Types = {"line": (str,), "seeds": (list,), "looks": (list,), "margins": (dict,)}  # all are there
 _CELL: Types = {

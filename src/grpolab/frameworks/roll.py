@@ -45,7 +45,7 @@ KL_CLAMP = 10.0
 
 
 def objective(options: Options) -> Objective:
-    """Translate ROLL's options; `pg_variant` is the pg worker's, none is one of the other workers.
+    """Translate ROLL's options; without `pg_variant`, an option of the pg worker, they are those of another worker.
 
     Raises ValueError for a value that ROLL or our axes lack.
     """

@@ -1,4 +1,4 @@
-"""QuantityComparison of two outcomes: bit for bit where they share a run, else within margins.
+"""Comparison of two outcomes: bit for bit where they share a run, else within margins.
 
 Finding no difference is not agreement. A row `agrees` where the whole interval of its difference lies within a margin,
 a share of what training changes; any other row names the difference that these runs would have shown.

@@ -46,11 +46,11 @@ _HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
 def export_reference(results: Results, study: str, append: bool = False) -> list[Path]:
     """Write results/reference/ from the runs of a study, in place of what was there; return the files.
 
-    `append`: keep what is there, and add the seeds of the study that are finished in every variant; the committed runs
-    need no folder. If a collection there has `shown`, it decides for the added runs too which are kept whole.
+    `append` keeps the committed runs, which need no folder, and adds the study's seeds that are finished in every
+    variant. If a committed collection has `shown`, it also decides which of the added runs are kept whole.
 
     Raises RequestError if the study has not been planned here, a run is damaged, a cell has no outcome (a reference
-    with holes would be taken for the truth), or what is there has another results_version or lock file.
+    with holes would be taken for the truth), or the committed runs have another results_version or lock file.
     """
     if not results.plan(study).is_file():
         raise not_planned(results, study)
@@ -98,7 +98,7 @@ def _signatures(plans: Sequence[Plan]) -> list[str]:
 
 
 def _keep_finished(plan: Plan, done: set[str]) -> Plan:
-    """Return the plan without the seeds of which a variant has no outcome yet."""
+    """Return the plan with only those seeds that have an outcome in every variant."""
     unfinished = {cell["seed"] for cell in plan["cells"] if cell["signature"] not in done}
     cells = [cell for cell in plan["cells"] if cell["seed"] not in unfinished]
     seeds = {"seeds": [seed for seed in plan["seeds"] if seed not in unfinished]} if plan["cells"] else {}

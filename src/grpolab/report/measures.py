@@ -130,7 +130,7 @@ def run_numbers(study: StudyRuns, metrics: Iterable[str]) -> pd.DataFrame:
 
 
 def _add_kept(study: StudyRuns, column: str, means: pd.Series) -> pd.Series:
-    """Add the means of runs of which the committed outcome keeps these in place of their records."""
+    """Add the means of those runs for which the committed outcome has means instead of records."""
     if column not in study.numbers:
         return means
     by_signature = study.numbers[["signature", column]].drop_duplicates("signature").set_index("signature")[column]

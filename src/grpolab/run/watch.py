@@ -14,7 +14,7 @@ from grpolab.run_files import parse_object
 
 
 class Tail:
-    """A journal that grows, of which each complete line is read once.
+    """A reader of a growing journal: it reads each complete line once.
 
     A file that was cut back, or whose lines no longer begin where they did, is read again from its start: the caller
     must accept a record twice.

@@ -13,13 +13,13 @@ from hydra.errors import HydraException
 from pydantic import ValidationError
 
 from grpolab.errors import RequestError
-from grpolab.paths import STUDY_NAME
+from grpolab.paths import MOST_LETTERS, STUDY_NAME
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell, Plan, expand
-from grpolab.sweep.schema import MOST_LETTERS, Factors, sentences, show
+from grpolab.sweep.schema import Factors, sentences, show
 from grpolab.sweep.study import Study
 
 DEFAULT_NAME = "adhoc"
@@ -127,7 +127,7 @@ def _level_name(overrides: Sequence[str]) -> str:
 
 def refuse_taken_name(name: str) -> None:
     """Raise RequestError if a name cannot be a folder's, or is that of a study."""
-    if len(name) > MOST_LETTERS or not STUDY_NAME.fullmatch(name):
+    if not STUDY_NAME.fullmatch(name):
         raise RequestError(f"--name {show(name)} is not allowed: {STUDY_NAME.pattern}, length <= {MOST_LETTERS}")
     if name in available():
         raise RequestError(f"--name {name} is a study of experiments/: choose another name")

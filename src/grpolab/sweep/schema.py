@@ -152,8 +152,7 @@ def different(names: Sequence[Any]) -> Sequence[Any]:
 Different = AfterValidator(different)
 NAME = r"[^\s/]+"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
-MOST_LETTERS = 100  # a study is also the name of a folder
-StudyName = Annotated[str, Field(pattern=f"^{STUDY_NAME.pattern}$", max_length=MOST_LETTERS)]
+StudyName = Annotated[str, Field(pattern=f"^{STUDY_NAME.pattern}$")]
 Figures = Annotated[list[str], Different]
 SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS, strict=True)]  # strict: `seeds: true` is not 1
 SeedNames = Annotated[list[Annotated[Seed, Field(strict=True)]], Field(min_length=1), Different]

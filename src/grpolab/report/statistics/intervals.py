@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 
 class TooFewError(RequestError):
-    """There are too few data for a statistic; the text says what it needs and what is there."""
+    """Too few data for a statistic; the text says what it needs and what is there."""
 
 
 class Interval(NamedTuple):
