@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from grpolab.errors import format_value, near_matches, shorten
 from grpolab.framework_names import suggest_our_names
@@ -85,6 +86,8 @@ def _sentences(model: type[BaseModel], entry: dict[str, Any], also: Sequence[str
     if entry["type"] == "value_error":
         return str(entry["ctx"]["error"]).split("; ")
     key, schema = locate(model, entry["loc"])
+    if entry["type"] == "stands_twice":
+        return [f"{key}: {entry['msg']}"]
     if entry["type"] == "extra_forbidden":
         prefix, parent = locate(model, entry["loc"][:-1])
         beside = [f"{prefix}.{name}" if prefix else name for name in parent.get("properties", {})]
@@ -143,9 +146,9 @@ Factors = dict[str, dict[str, Level]]
 
 
 def different(names: Sequence[Any]) -> Sequence[Any]:
-    """Return the names. Raises ValueError if one stands twice."""
+    """Return the names. Raises a validation error if one stands twice."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
-        raise ValueError(f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
+        raise PydanticCustomError("stands_twice", f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
     return names
 
 
