@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
 
 from grpolab.errors import format_value, near_matches, shorten
 from grpolab.framework_names import suggest_our_names
@@ -83,11 +82,10 @@ def sentences(model: type[BaseModel], error: ValidationError, also: Sequence[str
 
 
 def _sentences(model: type[BaseModel], entry: dict[str, Any], also: Sequence[str]) -> list[str]:
-    if entry["type"] == "value_error":
-        return str(entry["ctx"]["error"]).split("; ")
     key, schema = locate(model, entry["loc"])
-    if entry["type"] == "stands_twice":
-        return [f"{key}: {entry['msg']}"]
+    if entry["type"] == "value_error":
+        error = entry["ctx"]["error"]
+        return [f"{key}: {error}"] if isinstance(error, StandsTwice) else str(error).split("; ")
     if entry["type"] == "extra_forbidden":
         prefix, parent = locate(model, entry["loc"][:-1])
         beside = [f"{prefix}.{name}" if prefix else name for name in parent.get("properties", {})]
@@ -145,10 +143,14 @@ Level = Overrides | dict[str, Overrides]  # the same for every arm, or to each a
 Factors = dict[str, dict[str, Level]]
 
 
+class StandsTwice(ValueError):
+    """A name stands twice in a list; the sentence of a study file says in which."""
+
+
 def different(names: Sequence[Any]) -> Sequence[Any]:
-    """Return the names. Raises a validation error if one stands twice."""
+    """Return the names. Raises StandsTwice if one stands twice."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
-        raise PydanticCustomError("stands_twice", f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
+        raise StandsTwice(f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
     return names
 
 
