@@ -15,7 +15,7 @@ from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, importance_ratio
 from grpolab.grpo.ratios import bounded_weight
 from grpolab.registry import KL_ESTIMATORS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
@@ -79,21 +79,20 @@ def actor_weight(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tens
     if rule is None:
         return weight, torch.zeros_like(weight, dtype=torch.bool)
     if rule.level != "geometric":
-        return bounded_weight(weight, rule.mode, rule.low, rule.high), (weight < rule.low) | (weight > rule.high)
+        return bounded_weight(rule, weight), (weight < rule.low) | (weight > rule.high)
     mean_B1 = row_mean(log_BT.nan_to_num(0, 0, 0), mask_BT).exp()
     out_B1 = (mean_B1 < rule.low) | (mean_B1 > rule.high)
     return weight * ~out_B1, out_B1
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the actor's weight."""
-    return per_token if objective.sampler_correction is None else per_token * actor_weight(objective, inputs)[0]
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the actor's weight."""
+    return actor_weight(objective, inputs)[0]
 
 
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
     """Return the estimate times exp(log pi - sg(log pi)), or over the sampler's probability, then clamped."""
-    if not objective.beta or inputs.reference_log_probs_BT is None:
-        return None
+    assert inputs.reference_log_probs_BT is not None
     log_probs_BT, anchor_BT = inputs.log_probs_BT, inputs.log_probs_BT.detach()
     if objective.kl_gradient == "importance_weighted" and inputs.sampler_log_probs_BT is not None:
         anchor_BT = inputs.sampler_log_probs_BT
@@ -150,9 +149,8 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     }
     logged |= {name: divided(values, mask_BT, totals.tokens) for name, values in per_token.items()}
     if objective.importance_sampling_level == "sequence":
-        logged["sampling_importance_ratio"] = (
-            weight.sum() * totals.nonempty_sequences / (totals.nonempty_sequences + TINY)
-        )
+        sequences = totals.nonempty_sequences
+        logged["sampling_importance_ratio"] = weight.sum() * sequences / (sequences + TINY)
     if rule is not None and rule.level == "geometric":
         logged["is_oob_ratio"] = divided(out.to(weight), mask_BT.any(1, keepdim=True), totals.nonempty_sequences)
     elif rule is not None and rule.high < torch.inf:
@@ -218,9 +216,11 @@ def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(
-        prepare=shared.keep_padding, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average
-    ),
+    prepare=shared.keep_padding,
+    ratio=ratio,
+    importance_weight=importance_weight,
+    kl=kl,
+    average=average,
     metrics=metrics,
     replays={
         "ClippedPGLossFn.__call__": replay_loss,

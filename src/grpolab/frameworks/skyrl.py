@@ -20,7 +20,7 @@ from grpolab.frameworks.kernels import binary_kl
 from grpolab.frameworks.verl import replay_outcome, replay_reinforce_plus_plus
 from grpolab.grpo import loss as core
 from grpolab.grpo.aggregation import Totals, aggregate, sequence_mean
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
+from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
@@ -137,8 +137,7 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 
 def sampler_ratio_float32(level: str, inputs: LossInputs) -> Tensor:
     """Return exp(old - sampler) of tokens (B, T), or of a row's sum or mean (B, 1)."""
-    assert inputs.sampler_log_probs_BT is not None
-    log_BT = inputs.old_log_probs_BT - inputs.sampler_log_probs_BT
+    log_BT = shared.sampler_log_ratio(inputs)
     if level == "sequence":
         log_BT = (log_BT * inputs.mask_BT).sum(1, keepdim=True)
     elif level == "geometric":
@@ -155,15 +154,12 @@ def out_of_bounds(rule: SamplerCorrection, inputs: LossInputs) -> tuple[Tensor, 
     return low, high
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the truncated weight, or drop what the mask drops."""
-    rule = objective.sampler_correction
-    if rule is None:
-        return per_token
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the truncated weight, or False for what the mask drops."""
     if rule.mode == "truncate":
-        return per_token * sampler_ratio_float32(rule.level, inputs).clamp(max=rule.high)
+        return sampler_ratio_float32(rule.level, inputs).clamp(max=rule.high)
     low, high = out_of_bounds(rule, inputs)
-    return per_token * ~(low | high)
+    return ~(low | high)
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
@@ -263,14 +259,12 @@ def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(
-        prepare=shared.keep_padding,
-        ratio=ratio,
-        surrogate=surrogate,
-        correct_importance=correct_importance,
-        add_kl_penalty=add_kl_penalty,
-        average=average,
-    ),
+    prepare=shared.keep_padding,
+    ratio=ratio,
+    surrogate=surrogate,
+    importance_weight=importance_weight,
+    add_kl_penalty=add_kl_penalty,
+    average=average,
     metrics=metrics,
     replays={
         **dict.fromkeys(LOSSES, replay_loss),

@@ -22,10 +22,10 @@ from grpolab.frameworks.verl_options import KERNEL, LOSS, objective, sampler_rul
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, policy_loss
-from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
+from grpolab.grpo.loss import Loss, LossInputs, policy_loss
+from grpolab.grpo.ratios import masked_log_ratio, row_mean
 from grpolab.registry import AGGREGATIONS, SCALES, resolve
-from grpolab.settings.objective import Objective
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 TINY = 1e-10  # added to the weights of geo_mean before their logarithm
 
@@ -37,15 +37,10 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return shared.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the sampler's weights; geo_mean by the geometric mean of a sequence's weights."""
-    rule = objective.sampler_correction
-    if rule is None or objective.kernel != "gmpo":
-        return core.correct_importance(objective, inputs, per_token)
-    old_BT, sampler_BT, mask_BT = inputs.old_log_probs_BT, inputs.sampler_log_probs_BT, inputs.mask_BT
-    assert sampler_BT is not None
-    weight = sampler_weight(old_BT, sampler_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
-    return per_token * row_mean((weight + TINY).log(), mask_BT).exp()
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the sampler's weights; in geo_mean the geometric mean of a sequence's weights."""
+    weight = core.importance_weight(rule, objective, inputs)
+    return row_mean((weight + TINY).log(), inputs.mask_BT).exp() if objective.kernel == "gmpo" else weight
 
 
 def loss_aggregation(objective: Objective) -> str:
@@ -81,17 +76,6 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
     return per_token + objective.beta * torch.where(mask_BT, own / of_loss, 0.0) * kl_ref_BT
 
 
-RECIPE = LossRecipe(
-    prepare=shared.keep_padding,
-    ratio=ratio,
-    correct_importance=correct_importance,
-    kl=shared.kl_with_padding,
-    add_kl_penalty=add_kl_penalty,
-    average=average,
-    average_entropy=average_entropy,
-)
-
-
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Return the metrics of `ppo_loss`, and those of the rollout correction if there is one."""
     mask_BT, rule = inputs.mask_BT, objective.sampler_correction
@@ -106,8 +90,8 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         values_KBT = torch.stack([value.expand_as(mask_BT) for value in per_token.values()])  # masks become numbers
         sums_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2), dtype=torch.double)
         logged = dict(zip(per_token, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
-    corrected = correct_importance(objective, inputs, loss.surrogate.loss)
-    logged["actor/pg_loss"] = float(average(objective, inputs, corrected))
+    weight = 1.0 if rule is None else importance_weight(rule, objective, inputs)
+    logged["actor/pg_loss"] = float(average(objective, inputs, loss.surrogate.loss * weight))
     if inputs.entropy_BT is not None:
         logged["actor/entropy_loss"] = float(average_entropy(objective, inputs, inputs.entropy_BT))
     if loss.kl_ref_BT is not None:
@@ -168,7 +152,7 @@ def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
     point = translate_mode(options, mode)
     given = shared.make_loss_inputs(inputs, totals=count_totals(inputs["mask"], batch))
     if "rollout_is_weights" in inputs:
-        point = point.but(sampler_correction=shared.AS_GIVEN)
+        point = point.but(sampler_correction=SamplerCorrection.of("token", "truncate", 0.0, torch.inf))
         given = replace(given, sampler_log_probs_BT=given.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
         given = replace(given, noise_BT=draw_like_verl(point, given, options.get("torch_manual_seed", 0)))
@@ -180,7 +164,7 @@ def draw_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tenso
     """Return noise that is smallest at the tokens that verl draws, the first of a permutation of the eligible."""
     all_tokens = objective.but(kernel_options={objective.kernel: {**objective.options, "share": 1.0}})
     noise_BT = torch.zeros_like(inputs.log_probs_BT)
-    eligible_BT = policy_loss(all_tokens, replace(inputs, noise_BT=noise_BT), RECIPE).surrogate.dropped
+    eligible_BT = policy_loss(all_tokens, replace(inputs, noise_BT=noise_BT), FRAMEWORK).surrogate.dropped
     order_N = torch.randperm(int(eligible_BT.sum()), generator=torch.Generator().manual_seed(seed))
     noise_BT[eligible_BT] = order_N.argsort().to(noise_BT.dtype)
     return noise_BT
@@ -222,7 +206,6 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
     """Replay the KL at each position, and its sum over the tokens as the loss."""
     point = objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
     values_BT = shared.kl_with_padding(point, shared.make_loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
-    assert values_BT is not None
     return shared.sum_over_tokens(values_BT, inputs["mask"])
 
 
@@ -322,7 +305,13 @@ ESTIMATORS: dict[str, Replay] = {
 }
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    prepare=shared.keep_padding,
+    ratio=ratio,
+    importance_weight=importance_weight,
+    kl=shared.kl_with_padding,
+    add_kl_penalty=add_kl_penalty,
+    average=average,
+    average_entropy=average_entropy,
     metrics=metrics,
     replays={
         **{f"compute_policy_loss_{mode}": partial(replay_mode, mode) for mode in KERNEL},

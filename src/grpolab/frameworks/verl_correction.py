@@ -23,9 +23,7 @@ LEVELS = ("token", "seq_sum", "seq_mean", "seq_max")
 
 def compute_weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return the sampler weight of each token, 0 at padding, (B, T)."""
-    nothing_BT = torch.zeros_like(log_ratio_BT)
-    weight = sampler_weight(log_ratio_BT, nothing_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
-    return weight * mask_BT
+    return sampler_weight(rule, log_ratio_BT, torch.zeros_like(log_ratio_BT), mask_BT) * mask_BT
 
 
 def mismatch_metrics(
