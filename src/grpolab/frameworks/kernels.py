@@ -185,12 +185,12 @@ def dppo_tv(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, rati
 
     The binary total variation of DPPO; verl `dppo_tv`. Option: `cap` of the weight. A = 0 counts as negative.
     """
-    return _capped_weight(objective, inputs, ratio, *beyond_tv(objective, inputs))
+    return cap_weight(objective, inputs, ratio, *beyond_tv(objective, inputs))
 
 
 def dppo_kl(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """-sg(min(r, cap)) A log pi, without tokens whose binary KL passed epsilon (up: epsilon_high). verl `dppo_kl`."""
-    return _capped_weight(objective, inputs, ratio, *beyond_kl(objective, inputs))
+    return cap_weight(objective, inputs, ratio, *beyond_kl(objective, inputs))
 
 
 def dppo_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
@@ -198,7 +198,7 @@ def dppo_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, r
 
     prime-rl's default. Options: `advantage_weight` a, `drift_weight` b.
     """
-    return _pulled_back(objective, inputs, log_ratio_BT, ratio, *beyond_tv(objective, inputs))
+    return pull_back(objective, inputs, log_ratio_BT, ratio, *beyond_tv(objective, inputs))
 
 
 def ipo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
@@ -208,7 +208,7 @@ def ipo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: T
     """
     moved_BT = probability_change(inputs)
     low, high = moved_BT < -objective.epsilon, moved_BT > objective.epsilon_above
-    return _pulled_back(objective, inputs, log_ratio_BT, ratio, low, high)
+    return pull_back(objective, inputs, log_ratio_BT, ratio, low, high)
 
 
 def beyond_tv(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
@@ -240,18 +240,18 @@ def binary_kl(new_BT: Tensor, old_BT: Tensor) -> Tensor:
     return p_old_BT * (old_BT - new_BT) + (1 - p_old_BT) * rest_BT
 
 
-def _capped_weight(
-    objective: Objective, inputs: LossInputs, ratio: Tensor, low: Tensor, high: Tensor
-) -> SurrogateParts:
-    r, cap = ratio.detach(), objective.options["cap"]
-    weight = torch.where(low | high, 0.0, r.clamp(max=cap))
-    masks = {"out_of_range": low | high, "active_low": low, "active_high": high, "capped": ~(low | high) & (r > cap)}
+def cap_weight(objective: Objective, inputs: LossInputs, ratio: Tensor, low: Tensor, high: Tensor) -> SurrogateParts:
+    """Return the loss of `dppo_tv` without the tokens of two masks."""
+    r, cap, beyond = ratio.detach(), objective.options["cap"], low | high
+    weight, capped = torch.where(beyond, 0.0, r.clamp(max=cap)), ~beyond & (r > cap)
+    masks = {"out_of_range": beyond, "active_low": low, "active_high": high, "capped": capped}
     return weighted_gradient(objective, inputs, ratio, weight, **masks)
 
 
-def _pulled_back(
+def pull_back(
     objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor, low: Tensor, high: Tensor
 ) -> SurrogateParts:
+    """Return the loss of `dppo_ratio`; the tokens of two masks lose its first part."""
     options = objective.options
     surrogate = torch.where(low | high, 0.0, options["advantage_weight"] * inputs.advantages * ratio)
     loss = options["drift_weight"] * log_ratio_BT.square() - surrogate

@@ -32,24 +32,17 @@ REDUCTIONS = {
     "prompt_mean": "token_sum",  # of advantages that were divided by their prompt's tokens and by the prompts
 }
 # `policy_loss_type` -> kernel, where they have not one name.
-KERNELS = {
-    "regular": "clipped",
-    "dual_clip": "clipped",
-    "gspo": "clipped",
-    "rollout_is": "band",
-    "importance_sampling": "ratio",
-}
+KERNELS = dict.fromkeys(("regular", "dual_clip", "gspo"), "clipped")
+KERNELS |= {"rollout_is": "band", "importance_sampling": "ratio"}
 LOG_RATIO = 20.0
 UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses without a bound of the log ratio
 
 
 def objective(options: Options) -> Objective:
     """Translate options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
-    get = options.get
-    kind: str = get("policy_loss_type", "regular")
-    kernel = KERNELS.get(kind, kind)
-    estimator: str | None = get("kl_estimator_type", "k3")
-    of_kind, numbers = get(kind, {}).get, {}
+    get, numbers = options.get, {}
+    kind, estimator = get("policy_loss_type", "regular"), get("kl_estimator_type", "k3")
+    kernel, of_kind = KERNELS.get(kind, kind), get(kind, {}).get
     low, high = get("eps_clip_low", 0.2), get("eps_clip_high", 0.2)
     match kind:
         case "cispo":
@@ -58,13 +51,11 @@ def objective(options: Options) -> Objective:
             kernel, numbers = of_kind("dppo_type", "binary_tv").replace("binary", "dppo"), {"cap": torch.inf}
             low, high = of_kind("delta_low", 0.2), of_kind("delta_high", 0.2)
         case "sapo":
-            numbers = {
-                "temperature_positive": of_kind("tau_pos", 1.0),
-                "temperature_negative": of_kind("tau_neg", 1.05),
-            }
+            positive, negative = of_kind("tau_pos", 1.0), of_kind("tau_neg", 1.05)
+            numbers = {"temperature_positive": positive, "temperature_negative": negative}
         case "clip_cov":
-            numbers = {"share": of_kind("clip_ratio", 0.0002), "lower": of_kind("clip_cov_lb", 1.0)}
-            numbers["upper"] = of_kind("clip_cov_ub", 5.0)
+            window = {"lower": of_kind("clip_cov_lb", 1.0), "upper": of_kind("clip_cov_ub", 5.0)}
+            numbers = {"share": of_kind("clip_ratio", 0.0002), **window}
         case "kl_cov":
             numbers = {"share": of_kind("kl_cov_frac", 0.2), "coefficient": of_kind("ppo_kl_coef", 1.0)}
     return Objective.of(
@@ -89,8 +80,8 @@ def sampler_rule(options: Options) -> SamplerCorrection | None:
     """Translate the sampler correction; the level `outlier`, of SkyRL only, drops rows with any token out of bounds."""
     get, rules = options.get, []
     if kind := get("tis_ratio_type"):
-        high = get(f"{kind}_tis_ratio_clip_high", {"token": 2.0, "sequence": 5.0}[kind])
-        rules.append((kind, "truncate", 0.0, high))
+        default = {"token": 2.0, "sequence": 5.0}[kind]
+        rules.append((kind, "truncate", 0.0, get(f"{kind}_tis_ratio_clip_high", default)))
     if (kind := get("sequence_mask_metric")) == "geometric":
         rules.append(("geometric", "mask", get("geo_mask_low", 0.99), get("geo_mask_high", 1.01)))
     elif kind:
@@ -179,24 +170,19 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     def mean(values: Tensor) -> Tensor:
         return (values * mask_BT).double().sum() / mask_BT.sum().clamp(min=1)
 
-    match objective.kernel:
-        case "ratio":
-            logged = {"importance_ratio": mean(loss.ratio)}
-        case "cispo":
-            values_N = loss.ratio.expand_as(mask_BT)[mask_BT] if mask_BT.any() else loss.ratio
-            logged = {
-                "clip_ratio": mean(parts.out_of_range),
-                "cispo/ratio_mean": mean(loss.ratio),
-                "cispo/ratio_clamped_mean": mean(loss.ratio.clamp(objective.low, objective.high)),
-                "cispo/ratio_max": values_N.max(),
-                "cispo/ratio_min": values_N.min(),
-            }
-        case "sapo" | "kl_cov":
-            logged = {"clip_ratio": torch.zeros(())}
-        case "clip_cov":
-            logged = {"clip_ratio": mean(parts.dropped)}
-        case _:
-            logged = {"clip_ratio": mean(parts.active_low | parts.active_high)}
+    none, clipped = torch.zeros(()), parts.active_low | parts.active_high
+    counted = {"cispo": parts.out_of_range, "sapo": none, "kl_cov": none, "clip_cov": parts.dropped}
+    logged = {"clip_ratio": mean(counted.get(objective.kernel, clipped))}
+    if objective.kernel == "ratio":
+        logged = {"importance_ratio": mean(loss.ratio)}
+    elif objective.kernel == "cispo":
+        values_N = loss.ratio.expand_as(mask_BT)[mask_BT] if mask_BT.any() else loss.ratio
+        logged |= {
+            "cispo/ratio_mean": mean(loss.ratio),
+            "cispo/ratio_clamped_mean": mean(loss.ratio.clamp(objective.low, objective.high)),
+            "cispo/ratio_max": values_N.max(),
+            "cispo/ratio_min": values_N.min(),
+        }
     if rule is not None:
         token_BT = sampler_ratio_float32("token", inputs) * mask_BT
         low, high = out_of_bounds(rule, inputs)

@@ -51,17 +51,12 @@ def loss_aggregation(objective: Objective) -> str:
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Average the policy loss; NaN if there is no token to average over."""
-    return aggregate(loss_aggregation(objective), inputs, per_token)
+    return aggregate(objective.but(aggregation=loss_aggregation(objective)), inputs, per_token)
 
 
-def average_entropy(objective: Objective, inputs: LossInputs, entropy_BT: Tensor) -> Tensor:
-    """Average the entropy by `loss_agg_mode`."""
-    return aggregate(objective.aggregation, inputs, entropy_BT)
-
-
-def aggregate(name: str, inputs: LossInputs, values: Tensor) -> Tensor:
+def aggregate(objective: Objective, inputs: LossInputs, values: Tensor) -> Tensor:
     """Average as `agg_loss`: by tokens it takes the values of tokens, by sequences it multiplies the others by 0."""
-    mask_BT, totals = inputs.mask_BT, inputs.totals
+    name, mask_BT, totals = objective.aggregation, inputs.mask_BT, inputs.totals
     if name == "token_mean_minibatch":
         return torch.where(mask_BT, values, 0.0).sum() / torch.tensor(totals.tokens)
     weights_BT = resolve(AGGREGATIONS[name])(mask_BT.to(values.dtype), totals)
@@ -93,9 +88,9 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     weight = 1.0 if rule is None else importance_weight(rule, objective, inputs)
     logged["actor/pg_loss"] = float(average(objective, inputs, loss.surrogate.loss * weight))
     if inputs.entropy_BT is not None:
-        logged["actor/entropy_loss"] = float(average_entropy(objective, inputs, inputs.entropy_BT))
+        logged["actor/entropy_loss"] = float(aggregate(objective, inputs, inputs.entropy_BT))
     if loss.kl_ref_BT is not None:
-        logged["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
+        logged["kl_loss"] = float(aggregate(objective, inputs, loss.kl_ref_BT))
         logged["kl_coef"] = objective.beta
     if sampler_BT is not None and mask_BT.any():
         logged |= correction.mismatch_metrics(rule, inputs.old_log_probs_BT, sampler_BT, mask_BT)
@@ -311,7 +306,7 @@ FRAMEWORK = Framework(
     kl=shared.kl_with_padding,
     add_kl_penalty=add_kl_penalty,
     average=average,
-    average_entropy=average_entropy,
+    average_entropy=aggregate,
     metrics=metrics,
     replays={
         **{f"compute_policy_loss_{mode}": partial(replay_mode, mode) for mode in KERNEL},
