@@ -30,7 +30,7 @@ from grpolab.sweep.study import Study, load
 # For every setting another value that is allowed.
 OTHER: dict[str, Any] = {
     "seed": 1,
-    "machine.launcher": {"name": "ray", "address": None, "cpus": 1, "gpus": 0, "retries": 3, "answer_seconds": 60},
+    "machine.launcher": {"name": "ray", "address": None, "cpus": 1, "gpus": 0, "retries": 3},
     "fault": "aliased_old_policy",
     "task.digits": 2,
     "reward.function": "some.module:reward",

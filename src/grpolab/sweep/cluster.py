@@ -1,6 +1,6 @@
-"""The parts that Ray and Slurm share: the job as a node does it, the check of nodes before the first job, and the loop.
+"""The parts that Ray and Slurm share: the job as a node does it, and the loop of the command that hands jobs out.
 
-Machines meet only in the shared results folder, where the driver reads how far a run is. A cluster is asked whether a
+Machines meet only in the shared results folder, where the command reads how far a run is. A cluster is asked whether a
 task has ended, and to end one; a run that was ended goes on from its last checkpoint.
 """
 
@@ -9,14 +9,12 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
-import shutil
 import socket
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,54 +35,58 @@ CANCEL_SECONDS = 45.0  # until a cancelled task has ended: Slurm kills after 30 
 MOST_REFUSALS, REFUSAL_SECONDS = 10, 30.0  # of submissions in a row, and between two
 
 
+class NodeError(Exception):
+    """A node that would not train what this machine would."""
+
+
 @dataclass(frozen=True)
 class NodeJob:
     """A job to be pickled and called on a node, where it is done as a worker of this machine would do it."""
 
     job: Job
-    folder: str  # the driver's working directory: relative paths in the settings start there
-    session: str
+    folder: str  # the command's working directory: relative paths in the settings start there
+    mark: Path  # a file beside the logs, named by the session of the command
+    expected: dict[str, Any]  # `describe_machine` of the command's machine
 
     def __call__(self) -> Outcome:
-        """Return the job's outcome; TAKEN if another process has begun it since it was submitted."""
+        """Return the job's outcome; TAKEN if another process has begun it since. Raises NodeError."""
+        if problem := self.find_problem():
+            raise NodeError(f"on node {socket.gethostname()} {problem}")
         os.chdir(self.folder)
-        HERE.session = self.session
+        HERE.session = self.mark.name
         if self.job.is_taken(Results.open(self.job.settings["machine"]["results"])):
             return TAKEN
         return do_job(self.job.kind, self.job.signature, self.job.settings, lambda step: None, lambda: False)
+
+    def find_problem(self) -> str | None:
+        """Return what differs on this node from the command's machine."""
+        if not Path(self.folder).is_dir():
+            return f"there is no {self.folder}, the working directory of this command, which must be shared too"
+        if not self.mark.exists():
+            return f"{self.mark.parent} is another folder than here: machine.results must be on a shared file system"
+        here = describe_machine(self.mark.parent)
+        off = abs(here.pop("clock") - self.expected["clock"])
+        for key, value in here.items():
+            if value != self.expected[key]:
+                return f"{key} is {value}, and here {self.expected[key]}: they must be the same"
+        if off > CLOCK_SECONDS:
+            return f"the clock is off by {off:.0f} s: runs are dated by it, and at most {CLOCK_SECONDS:g} s are allowed"
+        return None
 
     def checkpoint(self) -> Any:
         """Return what submitit queues again after a pre-emption."""
         return importlib.import_module("submitit.helpers").DelayedSubmission(self)
 
 
-def program() -> dict[str, Any]:
-    """Return what must be the same on every machine, so that a study's runs are of one program."""
+def describe_machine(folder: Path) -> dict[str, Any]:
+    """Return what must be equal on all machines. `clock`: seconds by which the folder's file system is ahead."""
     return {
         "grpolab": __version__,
         "commit": commit(Path(__file__).parents[3]),
         "results_version": RESULTS_VERSION,
         "torch": importlib.metadata.version("torch"),
+        "clock": HERE.file_time(folder) - time.time(),
     }
-
-
-def probe_node(place: Path, folder: str, expected: dict[str, Any]) -> Record:
-    """Return, on a node, its name, its clock, and what differs there from the driver's machine.
-
-    `place` is a new folder below the results, `folder` the driver's working directory, `expected` its `program()`.
-    """
-    problems = [
-        f"{key} is {value}, and here {expected[key]}: they must be the same"
-        for key, value in program().items()
-        if value != expected[key]
-    ]
-    if not Path(folder).is_dir():
-        problems = [f"there is no {folder}, the working directory of this command, which must be shared too"]
-    if not place.is_dir():
-        problems = [f"{place.parent} is another folder than here: machine.results must be on a shared file system"]
-    else:
-        (place / socket.gethostname()).touch()  # raises OSError where it may not be written to
-    return {"node": socket.gethostname(), "problems": problems, "time": time.time()}
 
 
 class Submitted(Assignment):
@@ -99,14 +101,14 @@ class Submitted(Assignment):
 
 
 class Cluster(Engine):
-    """An engine that sends jobs to a cluster."""
+    """An engine that sends jobs to a cluster, each of whose nodes is checked when it begins a job."""
 
     def __init__(
         self, results: Results, settings: RayLauncher | SlurmLauncher, jobs: int | None, threads: int, logs: Path
     ) -> None:
         super().__init__(results, jobs or 1, attempts=1 + settings.retries)
         self.settings, self.jobs, self.threads, self.logs = settings, jobs, threads, logs
-        self.session = uuid.uuid4().hex
+        self.session = f".session-{uuid.uuid4().hex}"
         self._submitted: dict[str, Submitted] = {}  # by signature
         self._left: set[str] = set()  # signatures of the runs that were told to leave
         self._refusals, self._not_before = 0, 0.0
@@ -119,11 +121,7 @@ class Cluster(Engine):
         """Release what `connect` took."""
 
     @abstractmethod
-    def submit_probe(self, probe: Callable[[], Record], logs: Path) -> list[Any]:
-        """Send the probe to the nodes that are known, or to one; return a handle for each."""
-
-    @abstractmethod
-    def submit(self, tasks: Sequence[Callable[[], Any]], logs: Path) -> list[Any]:
+    def submit(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
         """Submit tasks; return a handle for each. Raises WorkerStartError if the cluster refuses them."""
 
     @abstractmethod
@@ -139,56 +137,35 @@ class Cluster(Engine):
         return RequestError(f"machine.launcher.name={self.settings.name}: {sentence}")
 
     def __enter__(self) -> Self:
-        """Reach the cluster, and check its nodes."""
         try:
             self.connect()
-            self._check_nodes()
         except BaseException:
             self.disconnect()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the cluster."""
         self.disconnect()
 
-    def _check_nodes(self) -> None:
-        """Raises RequestError if a node does not answer in time, or differs from this machine."""
-        place, sent = self.results.root / f".probe-{uuid.uuid4().hex}", time.time()
-        limit = self.settings.answer_seconds
-        try:
-            place.mkdir(parents=True)
-            handles = self.submit_probe(partial(probe_node, place, os.getcwd(), program()), place)
-            while None in (answers := [self.result_of(handle) for handle in handles]):
-                if time.time() - sent > limit:
-                    silent = f"{answers.count(None)} of {len(handles)} nodes"
-                    raise self.refusal(f"{silent} have not answered within answer_seconds={limit:g}")
-                time.sleep(TICK_SECONDS)
-            for answer in answers:
-                if isinstance(answer, Death):
-                    raise self.refusal(f"a node could not answer: {answer.reason}")
-                off = max(sent - answer["time"], answer["time"] - time.time())
-                if off > CLOCK_SECONDS:
-                    clock = f"the clock is off by {off:.0f} s: at most {CLOCK_SECONDS:g} s are allowed"
-                    answer["problems"].append(f"{clock}, because runs are dated by it")
-                for problem in answer["problems"]:
-                    raise self.refusal(f"on node {answer['node']} {problem}")
-        except WorkerStartError as error:
-            raise self.refusal(str(error)) from error
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-
     def run(self, schedule: Schedule, listener: Listener) -> None:
-        """Do every job. Interrupted, cancel what runs and what waits in the queue."""
+        """Do every job. Interrupted, cancel what runs and what waits in the queue.
+
+        Raises RequestError if a node cannot begin its job.
+        """
         self.schedule, self.listener = schedule, listener
+        self.logs.mkdir(parents=True, exist_ok=True)
+        mark = self.logs / self.session
+        mark.touch()
         try:
+            self._expected = describe_machine(self.logs)
             while schedule:
-                self._hand_out()
+                self._hand_out(mark)
                 time.sleep(TICK_SECONDS)
                 for submitted in list(self._submitted.values()):
                     self._follow(submitted)
         finally:
-            self._abandon(list(self._submitted.values()))
+            self._cancel_all()
+            mark.unlink()
 
     def leave(self, signature: str) -> None:
         """Cancel a run; it can go on from its last checkpoint."""
@@ -196,7 +173,7 @@ class Cluster(Engine):
             self._left.add(signature)
             self.cancel(self._submitted[signature].handle)
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, mark: Path) -> None:
         jobs = list[Job]()
         if time.monotonic() >= self._not_before:
             while len(self._submitted) + len(jobs) < self.places and (job := self.next_job()):
@@ -208,7 +185,7 @@ class Cluster(Engine):
             return
         before = [self._progress(job) for job in jobs]
         try:
-            handles = self.submit([NodeJob(job, os.getcwd(), self.session) for job in jobs], self.logs)
+            handles = self.submit([NodeJob(job, os.getcwd(), mark, self._expected) for job in jobs])
             self._refusals = 0
         except WorkerStartError as error:
             self._refusals += 1
@@ -249,14 +226,17 @@ class Cluster(Engine):
         if result == TAKEN:
             self.schedule.put_back(job)
             return
-        self._hear(submitted)
         if isinstance(result, Death):
             end_of_session(folder, self.session)  # its process is gone, whatever its lease says
             left = LEFT if job.signature in self._left else None
             if (outcome := job.outcome(self.results) or left) is None:
+                if submitted.began == float("inf") and not (result.again or submitted.end):
+                    raise self.refusal(f"{job.label} could not begin: {result.reason}")
+                self._hear(submitted)
                 self.lose(job, submitted.end or result, submitted.step)
                 return
             result = outcome
+        self._hear(submitted)
         self._left.discard(job.signature)
         self.finish(job, result, submitted.step)
 
@@ -267,13 +247,13 @@ class Cluster(Engine):
             self.listener.started(submitted.job, submitted.slot)
         submitted.last_heard = now
 
-    def _abandon(self, submitted: Iterable[Submitted]) -> None:
-        """Cancel jobs, and end the leases of their processes, so that the same command can go on at once."""
-        running, deadline = list(submitted), time.monotonic() + CANCEL_SECONDS
-        for one in running:
-            self.cancel(one.handle)
+    def _cancel_all(self) -> None:
+        """Cancel what is out, and end the leases of its processes, so that the same command can go on at once."""
+        running, deadline = list(self._submitted.values()), time.monotonic() + CANCEL_SECONDS
+        for submitted in running:
+            self.cancel(submitted.handle)
         while running and time.monotonic() < deadline:
-            for one in [one for one in running if self.result_of(one.handle) is not None]:
-                end_of_session(one.job.folder(self.results), self.session)
-                running.remove(one)
+            for submitted in [one for one in running if self.result_of(one.handle) is not None]:
+                end_of_session(submitted.job.folder(self.results), self.session)
+                running.remove(submitted)
             time.sleep(TICK_SECONDS)

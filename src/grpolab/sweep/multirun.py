@@ -36,9 +36,8 @@ def cell_of(settings: RunSettings, overrides: Sequence[str]) -> Cell:
 
 def plan_of_run(name: str, cell: Cell, overrides: Sequence[str]) -> Plan:
     """Return the plan of a single run, by which report and tracking find it under a study's name."""
-    return Plan(
-        _make_study(name, overrides, {"run": {cell.variant: []}}, [cell.settings.seed]), [cell.settings.seed], [cell]
-    )
+    seeds = [cell.settings.seed]
+    return Plan(_make_study(name, overrides, {"run": {cell.variant: []}}, seeds), seeds, [cell])
 
 
 def _make_study(

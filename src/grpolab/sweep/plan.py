@@ -37,22 +37,19 @@ class Cell:
 
     @property
     def variant(self) -> str:
-        """The levels joined: `symmetric/addition/healthy`."""
         return variant_name(self.levels)
 
     @property
     def label(self) -> str:
-        """Variant and seed in words."""
         return f"{self.variant}, seed {self.settings.seed}"
 
     @property
     def signature(self) -> str:
-        """Name of the run's folder."""
         return self.settings.signature
 
     @property
     def warm_start(self) -> str:
-        """Name of its warm start's folder."""
+        """The signature of its warm start."""
         return self.settings.warm_start_signature
 
     @property
@@ -100,7 +97,6 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The levels joined, as in `Cell.variant`."""
         return variant_name(self.levels)
 
     def cell(self, seed: int) -> Cell:
@@ -148,16 +144,11 @@ class Plan:
         if isinstance(study, Collection):
             document |= {"includes": study.includes, "primary": study.primary, "shown": study.shown}
         else:
-            document |= {
-                "compare": study.compare,
-                "baseline": study.baseline,
-                "primary_metric": study.primary_metric,
-                "factors": {factor: list(levels) for factor, levels in study.factors.items()},
-                "placebo": study.placebo,
-                "hypotheses": [claim.model_dump() for claim in study.hypotheses],
-                "stability": study.stability.model_dump(),
-                **({"tuned": study.tunings} if study.tunings else {}),
-            }
+            whole = study.model_dump(include={"placebo", "hypotheses", "stability"})
+            document |= {key: getattr(study, key) for key in ("compare", "baseline", "primary_metric")}
+            document["factors"] = {factor: list(levels) for factor, levels in study.factors.items()}
+            document |= {key: whole[key] for key in ("placebo", "hypotheses", "stability")}
+            document |= {"tuned": study.tunings} if study.tunings else {}
         document |= {"title": study.title, "looks": study.looks, "registered": self.registered}
         document |= {"figures": study.figures, "seeds": self.seeds}
         return document | {"cells": [cell.document() for cell in self.cells]}

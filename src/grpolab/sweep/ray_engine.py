@@ -9,7 +9,6 @@ import signal
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from grpolab.run.memory import cores
@@ -34,7 +33,6 @@ class RayEngine(Cluster):
     _temporary: str | None = None
 
     def connect(self) -> None:
-        """Start a Ray here, or join the one at `address`."""
         for name, value in RAY_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._ray = ray = importlib.import_module("ray")  # by name: the package does not depend on it
@@ -58,39 +56,25 @@ class RayEngine(Cluster):
         finally:
             for number, handler in handlers.items():  # Ray sets its own
                 signal.signal(number, handler)
-        asked = {"CPU": self.settings.cpus, "GPU": self.settings.gpus}
-        nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-        rooms = {  # runs that fit on a node at a time
-            name: min(int(resources.get(kind, 0) / amount + 1e-9) for kind, amount in asked.items() if amount)
-            for name, resources in nodes.items()
-        }
-        self._nodes = [name for name, room in rooms.items() if room]
-        if not self._nodes:
-            sizes = f"machine.launcher.cpus={asked['CPU']:g} and machine.launcher.gpus={asked['GPU']:g}"
-            have = "; ".join(
-                ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in asked) for resources in nodes.values()
-            )
-            raise self.refusal(f"no node has {sizes}: they have {have}")
-        self.places = self.jobs or sum(rooms.values())
+        sizes = {"CPU": self.settings.cpus, "GPU": self.settings.gpus}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        # Runs that fit on a node at a time.
+        rooms = [min(int(node.get(kind, 0) / size + 1e-9) for kind, size in sizes.items() if size) for node in nodes]
+        if not any(rooms):
+            have = "; ".join(", ".join(f"{node.get(kind, 0):g} {kind}" for kind in sizes) for node in nodes)
+            needed = f"machine.launcher.cpus={sizes['CPU']:g} and machine.launcher.gpus={sizes['GPU']:g}"
+            raise self.refusal(f"no node has {needed}: they have {have}")
+        self.places = self.jobs or sum(rooms)
         options = {"num_cpus": self.settings.cpus, "num_gpus": self.settings.gpus, "max_retries": 0}
         self._call = ray.remote(**options)(lambda task: task())
 
     def disconnect(self) -> None:
-        """Leave the cluster; one that was started here ends."""
         if self._ray:
             self._ray.shutdown()
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def submit_probe(self, probe: Callable[[], Any], logs: Path) -> list[Any]:
-        """Send it to each node, past the queue."""
-        affinity = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        return [
-            self._call.options(num_cpus=0, num_gpus=0, scheduling_strategy=affinity(node, soft=False)).remote(probe)
-            for node in self._nodes
-        ]
-
-    def submit(self, tasks: Sequence[Callable[[], Any]], logs: Path) -> list[Any]:
+    def submit(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
         """Submit a Ray task each; a process of Ray's does one after another and pays for its imports once."""
         try:
             return [self._call.remote(task) for task in tasks]
@@ -110,7 +94,6 @@ class RayEngine(Cluster):
             return Death(f"worker died ({_first_line(error)})", again=True)
 
     def cancel(self, handle: Any) -> None:
-        """End a task at once."""
         self._ray.cancel(handle, force=True)
 
 

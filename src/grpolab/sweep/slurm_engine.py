@@ -10,7 +10,6 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from grpolab.errors import near_matches
@@ -32,7 +31,7 @@ class SlurmEngine(Cluster):
     def connect(self) -> None:
         """Find submitit, and Slurm with the partition that is asked for."""
         self._submitit = importlib.import_module("submitit")  # by name: the package does not depend on it
-        self._queue, self._asked = set[str](), float("-inf")
+        self._queue, self._read_at = set[str](), float("-inf")
         self._is_local = self.settings.cluster == "local"
         # submitit's local executor starts at once whatever it is given.
         self.places = self.jobs or (cores() if self._is_local else self.settings.most_at_once)
@@ -47,15 +46,11 @@ class SlurmEngine(Cluster):
             near, have = near_matches(partition, known), ", ".join(sorted(known))
             raise self.refusal(f"machine.launcher.partition={partition} is unknown{near}: have {have}")
 
-    def submit_probe(self, probe: Callable[[], Any], logs: Path) -> list[Any]:
-        """Send it to whichever node Slurm chooses."""
-        return self.submit([probe], logs)
-
-    def submit(self, tasks: Sequence[Callable[[], Any]], logs: Path) -> list[Any]:
+    def submit(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
         """Submit one array."""
         settings, requeues = self.settings, self.settings.requeues
         executor = self._submitit.AutoExecutor(
-            logs, cluster=settings.cluster, slurm_max_num_timeout=requeues, local_max_num_timeout=requeues
+            self.logs, cluster=settings.cluster, slurm_max_num_timeout=requeues, local_max_num_timeout=requeues
         )
         # PYTHONSAFEPATH is the -P of `paths.PYTHON`, in a command that submitit writes.
         variables = worker_environment(self.threads) | {"PYTHONSAFEPATH": "1"}
@@ -78,7 +73,7 @@ class SlurmEngine(Cluster):
                 handles = [executor.submit(task) for task in tasks]
         except (errors.FailedJobError, errors.FailedSubmissionError, OSError, subprocess.SubprocessError) as error:
             raise WorkerStartError(f"sbatch refuses: {' '.join(str(error).split())[-300:]}") from error
-        self._asked = time.monotonic()  # they may not be in the queue yet
+        self._read_at = time.monotonic()  # they may not be in the queue yet
         self._queue |= {handle.job_id for handle in handles}
         return handles
 
@@ -102,8 +97,8 @@ class SlurmEngine(Cluster):
     def _is_queued(self, handle: Any) -> bool:
         if self._is_local:
             return not handle.done()
-        if time.monotonic() - self._asked > QUEUE_SECONDS:
-            self._asked = time.monotonic()
+        if time.monotonic() - self._read_at > QUEUE_SECONDS:
+            self._read_at = time.monotonic()
             try:  # elements of an array one by one, named as submitit names them
                 listing = _slurm("squeue", "--me", "--noheader", "--array", "--format=%A %F_%K")
             except WorkerStartError:  # the controller restarts: what was in the queue still is
