@@ -1,6 +1,6 @@
 """The contract of an engine, and the engine of this machine: long-lived workers that do one job after another.
 
-Ray (`ray_engine.py`) and Slurm (`slurm_engine.py`) are the others. Engines share no state but the run folders.
+Those of Ray and Slurm are in `cluster.py`. Engines share no state but the run folders.
 """
 
 from __future__ import annotations

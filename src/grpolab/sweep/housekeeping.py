@@ -131,9 +131,8 @@ def import_runs(source: Path, ours: Results) -> bool:
             if is_refusal(error, ours.root):
                 raise
             counts["refused"] += 1
-            say(
-                f"refused: {kind} {name}: {f'its files lack the key {error}' if isinstance(error, KeyError) else error}"
-            )
+            problem = f"its files lack the key {error}" if isinstance(error, KeyError) else error
+            say(f"refused: {kind} {name}: {problem}")
     say(f"{source}: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()) if word) or 'no run'}")
     return not counts["refused"]
 
@@ -230,8 +229,8 @@ def _check_content(folder: Path, outcome: Record) -> None:
 
 def _refuse_outside(results: Results, path: Path) -> None:
     """Raise Damaged if a link leads `path` out of the results folder; its top folders may be links themselves."""
-    top, to = results.root / path.relative_to(results.root).parts[0], path.resolve()
-    if not to.is_relative_to(top.resolve()):
+    top, to = results.root / path.relative_to(results.root).parts[0], Path(os.path.realpath(path))
+    if not to.is_relative_to(os.path.realpath(top)):
         raise Damaged(f"{path} leads out of {top}, to {to}: nothing is written there")
 
 

@@ -26,8 +26,8 @@ from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 Draw = Callable[[Results, str], None]
 
 ENGINES = {  # launcher -> its engine, imported only if it is asked for
-    "ray": "grpolab.sweep.ray_engine:RayEngine",
-    "slurm": "grpolab.sweep.slurm_engine:SlurmEngine",
+    "ray": "grpolab.sweep.cluster:RayEngine",
+    "slurm": "grpolab.sweep.cluster:SlurmEngine",
 }
 # Longest waits for the tracking store: at the end, and after Ctrl-C.
 MIRROR_SECONDS, INTERRUPTED_SECONDS = 600.0, 5.0

@@ -98,8 +98,8 @@ class TunedStudy:
 
     def levels(self, arm: str) -> dict[str, str]:
         """Return the variant whose values are tuned: a level of each factor."""
-        chosen = {self.study.compare: arm, **self.tuning.where}
-        return {factor: chosen.get(factor) or next(iter(levels)) for factor, levels in self.study.factors.items()}
+        named = {self.study.compare: arm, **self.tuning.where}
+        return {factor: named.get(factor) or next(iter(levels)) for factor, levels in self.study.factors.items()}
 
     def settings(self, arm: str, point: Point) -> RunSettings:
         """Compose the arm with these values. Raises RequestError where they do not fit together."""
@@ -118,10 +118,8 @@ class TunedStudy:
         names = str((settings.task, settings.reward, settings.model))
         content = resolve_run(settings).content()
         if (first := self._content.setdefault(names, content)) != content:
-            changed = " and ".join(key for key, value in content.items() if value != first.get(key))
-            raise RequestError(
-                f"what {changed} names has changed since the tuning began: its trials need the old content"
-            )
+            key = " and ".join(key for key, value in content.items() if value != first.get(key))
+            raise RequestError(f"what {key} names has changed since the tuning began: its trials need the old content")
         return [Cell(levels, resolve_run(settings.model_copy(update={"seed": seed}))) for seed in self.tuning.seeds]
 
     def base_cells(self) -> list[Cell]:
@@ -134,10 +132,10 @@ class TunedStudy:
 
     def common_values(self, arm: str) -> dict[str, Any]:
         """Return the study's own values of the arm's tuned keys; None where it has none, or names a preset."""
-        values = dict(dotted(self.settings(arm, {}).model_dump()))
-        return {
-            key: None if isinstance(values.get(key), list) else values.get(key) for key in self.tuning.space_of(arm)
+        values = {
+            key: value for key, value in dotted(self.settings(arm, {}).model_dump()) if not isinstance(value, list)
         }
+        return {key: values.get(key) for key in self.tuning.space_of(arm)}
 
     def identity(self, arm: str) -> dict[str, Any]:
         """Return all that two tunings of an arm must share to be one: not the number of trials."""
@@ -283,7 +281,7 @@ class ArmTrials:
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the trials of trials.json: ended or on their way, without those that a killed command left."""
-        running = {"state": RUNNING, "reason": None, "scores": {}, "intermediate": {}, "signatures": {}}
+        running: dict[str, Any] = {"state": RUNNING, "reason": None, "scores": {}, "intermediate": {}, "signatures": {}}
         return [
             {"arm": self.arm, "number": trial.number, "values": self.point_of(trial)}
             | trial.user_attrs.get(RECORD, running)

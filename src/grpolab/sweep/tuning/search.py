@@ -184,7 +184,7 @@ class Tuner(Schedule):
 
     def open_trials(self) -> int:
         """Return how many trials are still to be finished."""
-        return sum(arm.tuning.trials - arm.ended() for arm in self._arms)
+        return sum(max(0, arm.tuning.trials - arm.ended()) for arm in self._arms)
 
     def ready(self) -> Iterator[Job]:
         """Yield the jobs that a worker may have now; a trial begins when there is no other."""
