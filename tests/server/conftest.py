@@ -1,7 +1,5 @@
 """A PostgreSQL and an MLflow server on it. `make test-all WHAT=server` installs the driver and runs this folder."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MLflow on PostgreSQL, behind its server and without: refused, killed and restarted; equal to the run folders."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -50,12 +48,8 @@ def test_a_database_of_another_version_is_refused(cluster, database):
 
 def sweep(results: Results, uri: str, log: Path, on_first_run: Callable[[], None]) -> str:
     """What a sweep of four real runs says, while something happens after the first of them."""
-    overrides = [
-        f"machine.results={results.root}",
-        f"machine.tracking_uri={uri}",
-        "rollout_steps=20",
-        "warm_start.max_steps=40",
-    ]
+    overrides = [f"machine.results={results.root}", f"machine.tracking_uri={uri}"]
+    overrides += ["rollout_steps=20", "warm_start.max_steps=40"]
     with log.open("wb") as said:
         command = [sys.executable, "-m", "grpolab", "sweep", "smoke", "--jobs", "1", *overrides]
         process = subprocess.Popen(command, stdout=said, stderr=said)

@@ -19,8 +19,7 @@ from grpolab.sweep.compose import compose
 from grpolab.sweep.engine import Death
 from grpolab.sweep.help import help_text
 from grpolab.sweep.jobs import Job, Request, Schedule
-from grpolab.sweep.multirun import cell_of
-from grpolab.sweep.plan import plans
+from grpolab.sweep.plan import cell_of, plans
 
 RAY = RayLauncher(name="ray", address=None, cpus=1, gpus=0, retries=2)
 DONE = {"outcome": "completed", "reason": None, "seconds": 0.1}

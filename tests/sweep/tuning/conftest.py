@@ -1,7 +1,5 @@
 """What the tests of the tuner share."""
 
-from __future__ import annotations
-
 import pytest
 from tuning_project import TuningProject
 
