@@ -181,7 +181,6 @@ class Schedule:
 
     @property
     def waiting(self) -> int:
-        """The number of jobs that no worker has."""
         return len(self._open) - len(self._out)
 
     def ready(self) -> Iterator[Job]:

@@ -44,7 +44,6 @@ MIRROR_SECONDS, INTERRUPTED_SECONDS = 600.0, 5.0
 
 
 def train(request: Request, todo: Sequence[Job], engine: Engine) -> None:
-    """Do the jobs on an engine, and show the progress."""
     places = min(engine.places, len(todo))
     try:
         with show_progress(todo, make_estimate(request, places), request.results) as progress:

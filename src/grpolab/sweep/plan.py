@@ -115,7 +115,6 @@ class Variant:
         return variant_name(self.levels)
 
     def cell(self, seed: int) -> Cell:
-        """Return its run with this seed."""
         return Cell(self.levels, resolve_run(self.settings.model_copy(update={"seed": seed})))
 
 
@@ -280,14 +279,14 @@ def plan_of_run(name: str, cell: Cell, overrides: Sequence[str]) -> Plan:
 
 
 def _make_study(
-    name: str, asked: Sequence[str], factors: Factors, seeds: list[int], overrides: Sequence[str] = ()
+    name: str, words: Sequence[str], factors: Factors, seeds: list[int], common: Sequence[str] = ()
 ) -> Study:
     """Return a study of these factors; the first is compared, and its first level is the baseline."""
     compare, levels = next(iter(factors.items()))
     return Study(
         name=name,
-        question="Asked on the command line: " + " ".join(asked),
-        overrides=list(overrides),
+        question="Asked on the command line: " + " ".join(words),
+        overrides=list(common),
         factors=factors,
         compare=compare,
         baseline=next(iter(levels)),
@@ -307,10 +306,10 @@ def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     parsed = [override for text in overrides if (override := composer.parse(text, problems, sweep=True))]
     swept = {o.key_or_group: _list_values(o, problems) for o in parsed if o.is_sweep_override()}
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
-    if given := swept.pop("seed", None):
-        seeds = [int(value) for value in given if value.isdecimal()]
-        if len({*seeds}) < len(given):
-            problems.append(f"seed={','.join(given)} is not allowed: seeds are different whole numbers >= 0")
+    if values := swept.pop("seed", None):
+        seeds = [int(value) for value in values if value.isdecimal()]
+        if len({*seeds}) < len(values):
+            problems.append(f"seed={','.join(values)} is not allowed: seeds are different whole numbers >= 0")
             seeds = [0]
     else:
         seeds = [composer.compose([text for text in fixed if key_of(text) == "seed"]).seed]
@@ -337,10 +336,8 @@ def _list_values(override: Override, problems: list[str]) -> list[str]:
     with suppress(HydraException, ValueError, ArithmeticError):
         values = [] if is_shuffled else list(map(str, islice(override.sweep_string_iterator(), MOST_VALUES + 1)))
     if not 0 < len(set(values)) == len(values) <= MOST_VALUES:
-        problems.append(
-            f"{show(override.input_line)} cannot be swept: write up to {MOST_VALUES} different values, as a"
-            " comma list, choice(...) or range(...)"
-        )
+        how = f"write up to {MOST_VALUES} different values, as a comma list, choice(...) or range(...)"
+        problems.append(f"{show(override.input_line)} cannot be swept: {how}")
         return []
     return values
 

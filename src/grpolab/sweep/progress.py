@@ -181,7 +181,6 @@ class Progress:
         return f"[{self.outcomes.total()}/{self.total[RUN]}]"
 
     def left(self) -> str:
-        """Return the time left in words, or ''."""
         return self.estimate.describe(self.costs_left())
 
     def _left_in_brackets(self) -> str:

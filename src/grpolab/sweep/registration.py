@@ -59,7 +59,6 @@ def find_registrations(name: str, texts_now: Mapping[str, str]) -> dict[str, dic
 
 
 def _digest(text: str | None, seeds: Sequence[int], looks: Sequence[int], margins: Mapping[str, float | None]) -> str:
-    """16 hex digits of SHA-256."""
     whole = json.dumps([text, sorted(seeds), list(looks), dict(margins)], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:16]
 

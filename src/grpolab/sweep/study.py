@@ -180,7 +180,6 @@ class Study(StudyFile):
         return self
 
     def variants(self) -> list[Levels]:
-        """Return every combination of levels that is not skipped."""
         every = [dict(zip(self.factors, levels, strict=True)) for levels in product(*self.factors.values())]
         return [levels for levels in every if not any(part.items() <= levels.items() for part in self.skip)]
 

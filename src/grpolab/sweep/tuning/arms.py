@@ -127,7 +127,6 @@ class TunedStudy:
         return [cell for arm in self.arms for cell in self.cells(arm, 0, {})]
 
     def space(self, arm: str) -> dict[str, dict[str, Any]]:
-        """Return the arm's space as a study file states it."""
         return {key: values.model_dump(exclude_none=True) for key, values in self.tuning.space_of(arm).items()}
 
     def common_values(self, arm: str) -> dict[str, Any]:
@@ -276,7 +275,6 @@ class ArmTrials:
         return self._trials(TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
 
     def ended(self) -> int:
-        """Return how many trials of the budget have ended."""
         return len(self._trials(TrialState.COMPLETE, TrialState.PRUNED))
 
     def entries(self) -> list[dict[str, Any]]:

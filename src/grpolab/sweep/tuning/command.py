@@ -173,7 +173,6 @@ class TuningFiles:
         return True
 
     def _document(self) -> Record:
-        """Return trials.json."""
         tuned, tuning, study = self._tuned, self._tuned.tuning, self._tuned.study
         entries = [entry for arm in self._arms for entry in arm.entries()]
         ended = [entry for entry in entries if "optimizer_steps" in entry]

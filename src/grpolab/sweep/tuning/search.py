@@ -183,7 +183,6 @@ class Tuner(Schedule):
         return super().waiting + (0 if self._over else self._places)
 
     def open_trials(self) -> int:
-        """Return how many trials are still to be finished."""
         return sum(max(0, arm.tuning.trials - arm.ended()) for arm in self._arms)
 
     def ready(self) -> Iterator[Job]:

@@ -90,7 +90,6 @@ class Tuning(Part):
     pruner: Pruner = Pruner(name="none")
 
     def space_of(self, arm: str) -> Space:
-        """Return the keys that are tuned in an arm."""
         space = {**self.space, **self.arms.get(arm, {})}
         return {key: values for key, values in space.items() if values is not None}
 
