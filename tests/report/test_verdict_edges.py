@@ -8,10 +8,10 @@ import pytest
 from report_results import write_study
 from scipy import stats
 
-from grpolab.report import claims, questions
+from grpolab.report import claims, effects, questions
 from grpolab.report.claims import VOID, decide
 from grpolab.report.load import load
-from grpolab.report.questions import AskedQuestion
+from grpolab.report.questions import Question
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
 
 RNG = np.random.default_rng(0)
@@ -29,10 +29,8 @@ def question(of, minus=None, margin=1.0, looks=LOOKS, **hypothesis):
     minus = np.zeros_like(of) if minus is None else np.asarray(minus, dtype=float)
     values_STA = np.stack([of, minus], axis=-1).reshape(len(of), -1, 2)
     tasks = [f"task{t}" for t in range(values_STA.shape[1])]
-    margin_T = np.full(len(tasks), margin)
-    return AskedQuestion(
-        "s", HYPOTHESIS | hypothesis, "", tasks, ["a", "b"], values_STA, margin_T, looks, "s", "exploratory", "", "", ""
-    )
+    values = (["a", "b"], values_STA, np.full(len(tasks), margin), looks)
+    return Question("s", HYPOTHESIS | hypothesis, "", tasks, *values, family="s", label="exploratory")
 
 
 def decided(*asked):
@@ -100,7 +98,7 @@ def test_flags_speak_of_the_interval_the_level_and_the_plan(monkeypatch):
     assert not any("decide it" in flag for flag in flags(*open_, margin=0.1, looks=(5,)))
     assert decided(question(RNG.normal(1, 0.3, 40), looks=(40,)))[0].verdict == SUPPORTED  # not 2**40 sums
     flipped = []
-    monkeypatch.setattr(claims, "sign_flip", lambda values_S: flipped.append(values_S) or 1.0)
+    monkeypatch.setattr(effects, "sign_flip", lambda values_S: flipped.append(values_S) or 1.0)
     assert any("sign flips" in flag for flag in flags(*2 - np.tile(wide, 2), looks=(10,), beyond=0.5))
     assert flipped[0].mean() == pytest.approx(1.1 - 0.5)  # what is above 0.5, not above 0
     labels = decided(question(np.ones(5), margin=np.nan, metric="lost", looks=(5,)))[0]
