@@ -81,16 +81,6 @@ def timed(costs: list[Cost], function: Callable[..., Any]) -> Callable[..., Any]
 def trl_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
     """Return the costs of each step's sampling and of its updates in TRL."""
     from datasets import Dataset
-    from transformers import TrainerCallback
-
-    marks: list[Cost] = []  # the beginning and the end of each step
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            marks.append(Cost(time.process_time(), time.monotonic()))
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            marks.append(Cost(time.process_time(), time.monotonic()))
 
     prompts = [json.loads(line)["prompt"] for line in (folder / "train.jsonl").read_text().splitlines()]
     trainer = make_trainer(
@@ -98,7 +88,6 @@ def trl_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
         folder / "model",
         shares_of_a,
         {"train_dataset": Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts])},
-        [Clock()],
         per_device_train_batch_size=given.micro,
         gradient_accumulation_steps=given.prompts * GENERATIONS // given.micro,
         num_generations=GENERATIONS,
@@ -114,9 +103,9 @@ def trl_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
     lengths = {log["completions/mean_length"] for log in trainer.state.log_history if "completions/mean_length" in log}
     assert lengths == {given.tokens}, lengths
     # A step samples inside; the rest is its updates.
+    steps = zip(trainer.marks[::2], trainer.marks[1::2], sampling, strict=True)
     return sampling, [
-        Cost(end.cpu - begun.cpu - drawn.cpu, end.wall - begun.wall - drawn.wall)
-        for begun, end, drawn in zip(marks[::2], marks[1::2], sampling, strict=True)
+        Cost(end[0] - begun[0] - drawn.cpu, end[1] - begun[1] - drawn.wall) for begun, end, drawn in steps
     ]
 
 
@@ -127,23 +116,12 @@ def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
     from grpolab.run.train import assemble
 
     overrides = [
-        "task=jsonl",
-        "task.prompt_key=prompt",
-        "task.chat=true",
-        f"task.train_file={folder}/train.jsonl",
-        f"task.evaluation_file={folder}/evaluation.jsonl",
-        "model=pretrained",
-        f"model.path={folder}/model",
-        "reward.function=language_model_vs_trl:share_of_a",
-        f"prompts_per_step={given.prompts}",
-        f"num_generations={GENERATIONS}",
-        f"max_completion_length={given.tokens}",
-        "num_iterations=1",
-        f"micro_batch_size={given.micro}",
-        f"rollout_steps={1 + given.steps}",
-        "warm_start.max_steps=0",
-        "beta=0",
-        f"learning_rate={LEARNING_RATE}",
+        *("task=jsonl", "task.prompt_key=prompt", "task.chat=true", f"task.train_file={folder}/train.jsonl"),
+        *(f"task.evaluation_file={folder}/evaluation.jsonl", "model=pretrained", f"model.path={folder}/model"),
+        *("reward.function=language_model_vs_trl:share_of_a", "warm_start.max_steps=0", "beta=0"),
+        *(f"prompts_per_step={given.prompts}", f"num_generations={GENERATIONS}", "num_iterations=1"),
+        *(f"max_completion_length={given.tokens}", f"micro_batch_size={given.micro}"),
+        *(f"rollout_steps={1 + given.steps}", f"learning_rate={LEARNING_RATE}"),
         *DIAGNOSTICS_OFF,
         *given.override,
     ]

@@ -40,27 +40,19 @@ def read_text(path: str, largest: int = LARGEST) -> str:
 
 def read_mapping(path: str) -> dict[str, Any]:
     """Return the mapping in a YAML or JSON file. Raises RequestError if it holds none."""
-    text = read_text(path)
-    content = parse_json(path, text) if Path(path).suffix == ".json" else parse_yaml(path, text)
+    parse = parse_json if Path(path).suffix == ".json" else parse_yaml
+    content = parse(path, read_text(path))
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise RequestError(f"{path} must be a mapping of keys to values")
     return content
 
 
-def read_own_mapping(path: str) -> dict[str, Any]:
-    """Return the mapping in a YAML file that this program wrote, as PyYAML reads it. Raises RequestError."""
-    content = parse_yaml(path, read_text(path), _Bounded)
-    if not isinstance(content, dict):
-        raise RequestError(f"{path} must be a mapping of keys to values")
-    return content
-
-
 class _TooMuch(Exception):
-    """A document beyond the bounds; the text says in which way."""
+    """A document is beyond the bounds; the text says in which way."""
 
 
-class _Bounded(yaml.SafeLoader):
-    """PyYAML's loader with bounds."""
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader with bounds; `1e-6` is a number, as its writer means it, and a date is text."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -82,25 +74,21 @@ class _Bounded(yaml.SafeLoader):
         return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
 
 
-class _Lenient(_Bounded):
-    """The same, where `1e-6` is a number, as its writer means it, and a date is text."""
-
-
 _YAML = "tag:yaml.org,2002:"
-_Lenient.yaml_implicit_resolvers = {
+_Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_YAML}timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-_Lenient.add_implicit_resolver(f"{_YAML}float", _SCIENTIFIC, list("-+.0123456789"))
+_Loader.add_implicit_resolver(f"{_YAML}float", _SCIENTIFIC, list("-+.0123456789"))
 for _number in ("int", "float"):
-    _Bounded.add_constructor(f"{_YAML}{_number}", _Bounded.construct_number)
+    _Loader.add_constructor(f"{_YAML}{_number}", _Loader.construct_number)
 
 
-def parse_yaml(path: str, text: str, kind: type[_Bounded] = _Lenient) -> Any:
+def parse_yaml(path: str, text: str) -> Any:
     """Return a YAML document's data; of a key that is repeated the last value. Raises RequestError."""
     try:
-        loader = kind(text)
+        loader = _Loader(text)
     except yaml.YAMLError as error:
         raise RequestError(f"{path} is no YAML: it has control characters") from error
     try:

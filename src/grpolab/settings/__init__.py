@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,3 +20,8 @@ class Settings(BaseModel):
     """A group of settings: frozen, and closed to keys that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+
+
+def setting(description: str, **bounds: Any) -> Any:
+    """Declare a setting without a default, by its one sentence."""
+    return Field(description=description, **bounds)
