@@ -47,12 +47,20 @@ def read_mapping(path: str) -> dict[str, Any]:
     return content
 
 
+def read_own_mapping(path: str) -> dict[str, Any]:
+    """Return the mapping in a YAML file that PyYAML wrote: it writes the text `1e-6` unquoted. Raises RequestError."""
+    content = parse_yaml(path, read_text(path), _Bounded)
+    if not isinstance(content, dict):
+        raise RequestError(f"{path} must be a mapping of keys to values")
+    return content
+
+
 class _TooMuch(Exception):
     """A document is beyond the bounds; the text says in which way."""
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's loader with bounds; `1e-6` is a number, as its writer means it, and a date is text."""
+class _Bounded(yaml.SafeLoader):
+    """PyYAML's loader with bounds."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -74,21 +82,25 @@ class _Loader(yaml.SafeLoader):
         return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
 
 
+class _Lenient(_Bounded):
+    """The same for files that people write: `1e-6` is a number, and a date is text."""
+
+
 _YAML = "tag:yaml.org,2002:"
-_Loader.yaml_implicit_resolvers = {
+_Lenient.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_YAML}timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-_Loader.add_implicit_resolver(f"{_YAML}float", _SCIENTIFIC, list("-+.0123456789"))
+_Lenient.add_implicit_resolver(f"{_YAML}float", _SCIENTIFIC, list("-+.0123456789"))
 for _number in ("int", "float"):
-    _Loader.add_constructor(f"{_YAML}{_number}", _Loader.construct_number)
+    _Bounded.add_constructor(f"{_YAML}{_number}", _Bounded.construct_number)
 
 
-def parse_yaml(path: str, text: str) -> Any:
+def parse_yaml(path: str, text: str, kind: type[_Bounded] = _Lenient) -> Any:
     """Return a YAML document's data; of a key that is repeated the last value. Raises RequestError."""
     try:
-        loader = _Loader(text)
+        loader = kind(text)
     except yaml.YAMLError as error:
         raise RequestError(f"{path} is no YAML: it has control characters") from error
     try:

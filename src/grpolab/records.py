@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from grpolab.bounded import read_mapping
+from grpolab.bounded import read_own_mapping
 from grpolab.content import file_sha256
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import SIGNATURE, STUDY_NAME
@@ -110,7 +110,7 @@ def read_settings(folder: Path) -> Record:
     if not os.path.lexists(path):
         return {}
     try:
-        return read_mapping(str(path))
+        return read_own_mapping(str(path))
     except RequestError as error:
         raise Damaged(str(error)) from error
 

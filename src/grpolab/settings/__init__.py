@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -25,3 +26,9 @@ class Settings(BaseModel):
 def setting(description: str, **bounds: Any) -> Any:
     """Declare a setting without a default, by its one sentence."""
     return Field(description=description, **bounds)
+
+
+def among(names: Iterable[str]) -> GetPydanticSchema:
+    """Restrict a text to some names, which a type checker cannot know."""
+    allowed = Literal[tuple(names)]  # type: ignore[valid-type]
+    return GetPydanticSchema(lambda _source, handler: handler(allowed))

@@ -7,26 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from grpolab.registry import ADVANTAGES, AGGREGATIONS, FRAMEWORKS, KL_ESTIMATORS, RATIOS, SCALES, SURROGATES
-from grpolab.settings import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share, setting
-
-if TYPE_CHECKING:
-    RatioLevel: TypeAlias = str
-    KernelName: TypeAlias = str
-    AggregationName: TypeAlias = str
-    EstimatorName: TypeAlias = str
-    AdvantageName: TypeAlias = str
-    ScaleName: TypeAlias = str
-    FrameworkName: TypeAlias = str
-else:  # one of the registry's names; the checker cannot know them
-    RatioLevel, KernelName, AggregationName, EstimatorName, AdvantageName, ScaleName, FrameworkName = (
-        Literal[tuple(names)]
-        for names in (RATIOS, SURROGATES, AGGREGATIONS, KL_ESTIMATORS, ADVANTAGES, SCALES, FRAMEWORKS)
-    )
+from grpolab.settings import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share, among, setting
 
 KL_AXES = ("kl_estimator", "kl_gradient", "kl_input_clamp", "kl_output_clamp")
 
@@ -59,12 +45,12 @@ class AdaptiveEntropySettings(Settings):
 class Objective(Settings):
     """One point in the space of GRPO losses: the part of the settings that `grpo/loss.py` computes."""
 
-    importance_sampling_level: RatioLevel = setting(
+    importance_sampling_level: Annotated[str, among(RATIOS)] = setting(
         "Importance ratio per token; one per sequence (geometric mean, GSPO); that value with each token's"
         " own gradient; or one per contiguous segment."
     )
     log_ratio_clamp: Positive | None = setting("Bound of |log ratio| before the exponential; empty: none.")
-    kernel: KernelName = setting("Loss of a token before averaging (grpo/surrogates.py).")
+    kernel: Annotated[str, among(SURROGATES)] = setting("Loss of a token before averaging (grpo/surrogates.py).")
     kernel_options: dict[str, dict[str, float]] | None = setting(
         "Numbers of each kernel; only the chosen kernel's count."
     )
@@ -75,9 +61,11 @@ class Objective(Settings):
         "Outer cap of the ratio where the advantage is negative, after the clip; empty: none."
     )
     loss_form: Literal["min_positive", "max_negative"] = setting("The same function, written in two ways.")
-    aggregation: AggregationName = setting("How per-token losses are averaged; the name has the denominator.")
+    aggregation: Annotated[str, among(AGGREGATIONS)] = setting(
+        "How per-token losses are averaged; the name has the denominator."
+    )
     beta: NonNegative = setting("Weight of the KL to the warm start; 0: no reference model.")
-    kl_estimator: EstimatorName | None = setting("Estimator of that KL from sampled tokens.")
+    kl_estimator: Annotated[str, among(KL_ESTIMATORS)] | None = setting("Estimator of that KL from sampled tokens.")
     kl_gradient: Literal["plain", "importance_weighted", "score_function", "straight_through"] | None = setting(
         "The estimator's own gradient, times the ratio (TRL), times the score function (NeMo-RL), or k2's."
     )
@@ -151,7 +139,9 @@ class ObjectiveSettings(Objective):
     `dialect`, `paper` and `loss_type` of conf/ are presets of these keys.
     """
 
-    framework: FrameworkName | None = setting("Framework that computes loss and metrics its own way; empty: none.")
+    framework: Annotated[str, among(FRAMEWORKS)] | None = setting(
+        "Framework that computes loss and metrics its own way; empty: none."
+    )
     kl_placement: Literal["loss", "reward", "advantage"] | None = setting(
         "In the loss of each token; in the reward, before it is compared (verl); or taken from the"
         " advantage, which no std then scales (OpenRLHF, AReaL)."
@@ -159,10 +149,10 @@ class ObjectiveSettings(Objective):
     scale_reward_parts: Literal["group"] | None = setting(
         "Divide each reward part by its group's std first (GDPO); empty: no."
     )
-    advantage_estimator: AdvantageName = setting(
+    advantage_estimator: Annotated[str, among(ADVANTAGES)] = setting(
         "Baseline of a reward; `given`: that of the greedy completion (ReMax)."
     )
-    scale_rewards: ScaleName = setting(
+    scale_rewards: Annotated[str, among(SCALES)] = setting(
         "What the centred reward is divided by: the std of its group (with Bessel's correction, or over n),"
         " of the batch or of the others of its group; its group's mean (MaxRL); the share of rewards that are not 0"
         " (GPG); or nothing (Dr. GRPO)."

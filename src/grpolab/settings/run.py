@@ -8,23 +8,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, FiniteFloat
 
 from grpolab.registry import FAULTS, GROUP_BASELINES, SURROGATES
-from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings, Share, setting
+from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings, Share, among, setting
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
 from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
-
-if TYPE_CHECKING:
-    EvaluationMetric: TypeAlias = str
-    FaultName: TypeAlias = str
-else:  # names of the vocabulary and of the registry; the checker cannot know them
-    EvaluationMetric = Literal[tuple(dict.fromkeys((*EXACT_EVALUATION, *SAMPLED_EVALUATION)))]
-    FaultName = Literal[tuple(FAULTS)]
-
 
 # Off is empty, so that it leaves the signatures of runs from before the switch what they are.
 Switch = Annotated[Literal[True] | None, BeforeValidator(lambda given: given or None)]
@@ -103,7 +95,9 @@ class MachineSettings(Settings):
 class EarlyStopSettings(Settings):
     """Ends a run whose evaluations stay at or below a bound; that is its outcome, and the rule is its reason."""
 
-    metric: EvaluationMetric = setting("Evaluation metric that is watched.")
+    metric: Annotated[str, among((*EXACT_EVALUATION, *SAMPLED_EVALUATION))] = setting(
+        "Evaluation metric that is watched."
+    )
     at_most: FiniteFloat = setting("An evaluation at or below this is a bad one.")
     after: Natural = setting("Evaluations before so many rollout steps do not count.")
     evaluations: Count = setting("So many bad evaluations in a row end the run.")
@@ -168,7 +162,9 @@ class RunSettings(ObjectiveSettings):
         "Whether updates run through torch.compile: faster, once it has compiled for about a minute, and"
         " rounded differently. Needs a C++ compiler."
     )
-    fault: FaultName | None = setting("Fault to plant in the loop (conf/fault/), for the doctor to find; empty: none.")
+    fault: Annotated[str, among(FAULTS)] | None = setting(
+        "Fault to plant in the loop (conf/fault/), for the doctor to find; empty: none."
+    )
     machine: MachineSettings = setting("Where and how; not part of the signature.")
 
     def _problems(self) -> Iterator[str]:
