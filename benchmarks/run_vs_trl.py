@@ -240,17 +240,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="of the single runs, each with two seeds: bare, tracked")
     parser.add_argument("--full", action="store_true", help="the ablation at the full number of rollout steps")
     parser.add_argument("--one", nargs=4, metavar=("FOLDER", "ARM", "SEED", "STEPS"), help="one run of TRL's ablation")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ.update(peer_trl.ENVIRONMENT)
-    if given.one:
+    if arguments.one:
         peer_trl.begin()
-        folder, arm, seed, steps = Path(given.one[0]), given.one[1], int(given.one[2]), int(given.one[3])
+        folder, arm, seed, steps = (
+            Path(arguments.one[0]),
+            arguments.one[1],
+            int(arguments.one[2]),
+            int(arguments.one[3]),
+        )
         trained = run_trl(folder, "addition", seed, steps, ARMS[arm][1], True)
         (folder / "one.json").write_text(json.dumps([trained.learnt["accuracy"], trained.extra]))
         return
-    steps = ROLLOUT_STEPS["addition"] if given.full else ABLATION_STEPS
+    steps = ROLLOUT_STEPS["addition"] if arguments.full else ABLATION_STEPS
     with tempfile.TemporaryDirectory() as name:
-        runs = measure_runs(Path(name), given.rounds)
+        runs = measure_runs(Path(name), arguments.rounds)
         trl, ours = measure_ablation(Path(name), steps, ABLATION_SEEDS)
     peer_trl.print_versions()
     print(f"\nOne run: 32 prompts x 8 completions, num_iterations=4, five evaluations on {EVALUATION_ITEMS} prompts")

@@ -417,12 +417,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ahead", type=float, default=0.0, help="seconds that the machines' clocks are off")
     parser.add_argument("--harsh", action="store_true", help="what a node sees of its own folder is late too")
     parser.add_argument("--folder", type=Path, help="where the results folder is made and deleted; best in memory")
-    given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="simulate-scale-", dir=given.folder) as folder:
-        request, costs = make_plan(given.variants, given.seeds, Path(folder) / "results")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="simulate-scale-", dir=options.folder) as folder:
+        request, costs = make_plan(options.variants, options.seeds, Path(folder) / "results")
         show(costs)
         began = time.process_time()
-        happened = simulate(request, given.nodes, ahead=given.ahead, harsh=given.harsh)
+        happened = simulate(request, options.nodes, ahead=options.ahead, harsh=options.harsh)
         show(happened | {"simulation: CPU s": time.process_time() - began})
         began = time.process_time()
         request.states()

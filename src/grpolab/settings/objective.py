@@ -169,8 +169,8 @@ class ObjectiveSettings(Objective):
 
     @field_validator("kernel_options")
     @classmethod
-    def _known_options(cls, given: dict[str, dict[str, float]] | None) -> dict[str, dict[str, float]] | None:
-        for kernel, options in (given or {}).items():
+    def _known_options(cls, by_kernel: dict[str, dict[str, float]] | None) -> dict[str, dict[str, float]] | None:
+        for kernel, options in (by_kernel or {}).items():
             known = SURROGATES[kernel].options if kernel in SURROGATES else {}
             if not known:
                 have = ", ".join(name for name, surrogate in SURROGATES.items() if surrogate.options)
@@ -183,7 +183,7 @@ class ObjectiveSettings(Objective):
                     raise ValueError(
                         f"kernel_options.{kernel}.{name}={value} must be more than {above}, at most {most}"
                     )
-        return given
+        return by_kernel
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -19,7 +19,7 @@ from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, W
 from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
 
 # Off is empty, so that it leaves the signatures of runs from before the switch what they are.
-Switch = Annotated[Literal[True] | None, BeforeValidator(lambda given: given or None)]
+Switch = Annotated[Literal[True] | None, BeforeValidator(lambda value: value or None)]
 
 
 class EvaluationSettings(Settings):

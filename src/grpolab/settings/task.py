@@ -167,8 +167,8 @@ class PretrainedModel(Settings):
         from huggingface_hub import try_to_load_from_cache
 
         with suppress(ValueError):  # no name of the hub
-            found = try_to_load_from_cache(self.path, "config.json", revision=self.revision)
-            return Path(found) if isinstance(found, str) else None
+            file = try_to_load_from_cache(self.path, "config.json", revision=self.revision)
+            return Path(file) if isinstance(file, str) else None
         return None
 
 
@@ -198,14 +198,14 @@ def hub_commit(path: str, revision: str | None, may_ask: bool = True) -> tuple[s
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     try:
-        found = try_to_load_from_cache(path, "config.json", revision=revision)
-        if not isinstance(found, str) and not may_ask:
-            return None, "the local cache has no such model"
-        if not isinstance(found, str):
-            found = hf_hub_download(path, "config.json", revision=revision)
+        file = try_to_load_from_cache(path, "config.json", revision=revision)
+        if not isinstance(file, str):
+            if not may_ask:
+                return None, "the local cache has no such model"
+            file = hf_hub_download(path, "config.json", revision=revision)
     except Exception as error:  # the network's, the hub's, the name's: all of them end the request alike
         return None, " ".join(str(error).split()).partition(". ")[0]
-    return Path(found).parent.name, ""
+    return Path(file).parent.name, ""
 
 
 ModelSettings = Annotated[TinyModel | PretrainedModel, Field(discriminator="name")]
