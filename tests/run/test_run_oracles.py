@@ -96,11 +96,7 @@ def test_o9_the_same_seed_twice_is_the_same_run_and_another_seed_is_not(tmp_path
 
 def test_arms_of_a_seed_sample_with_the_same_noise(results: Results) -> None:
     """Before their first update two arms of a seed do the same: same prompts, same completions, same rewards."""
-    arms = [
-        {"learning_rate": 0.01},
-        {"learning_rate": 0.02, "kernel": "ratio"},
-        {"importance_sampling_level": "sequence"},
-    ]
+    arms = [{}, {"learning_rate": 0.02, "kernel": "ratio"}, {"importance_sampling_level": "sequence"}]
     first = [records(journal_of(results, **arm), "rollout")[0] for arm in arms]
     for name in ("reward/mean", "length/mean", "entropy/behaviour", "completions/unique"):
         assert len({rollout[name] for rollout in first}) == 1

@@ -7,7 +7,7 @@ tokens, flattened. Rows of one prompt stand together until minibatches are cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,11 +33,9 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tenso
     """Return the text of each completion without end and padding tokens, shape (B,)."""
     rows = zip(tokens_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)
     completions = [tuple(row[:length]) for row, length in rows]
-    distinct = dict.fromkeys(completions)  # a group repeats itself
-    texts = tokenizer.batch_decode(
-        [list(tokens) for tokens in distinct], skip_special_tokens=True, clean_up_tokenization_spaces=False
-    )
-    text_of = dict(zip(distinct, texts, strict=True))
+    distinct = list(map(list, dict.fromkeys(completions)))  # a group repeats itself
+    texts = tokenizer.batch_decode(distinct, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    text_of = dict(zip(map(tuple, distinct), texts, strict=True))
     return [text_of[completion] for completion in completions]
 
 
@@ -139,6 +137,13 @@ class TrainingBatch:
     reference_log_probs_BT: Tensor | None = None  # only where beta > 0
     trees: tuple[PrefixTree | None, ...] = ()  # of its micro-batches, made once for all passes; empty: not yet
 
+    @classmethod
+    def of(cls, prompts: Prompts, prompt_of_B: Tensor, completions: Completions) -> TrainingBatch:
+        """Return a batch of completions; its rewards and advantages are 0."""
+        nothing_B = completions.log_probs_BT.new_zeros(len(prompt_of_B))
+        columns = completions.tokens_BT, completions.mask_BT, completions.log_probs_BT
+        return cls(torch.arange(len(prompt_of_B)), prompts, prompt_of_B, *columns, nothing_B, nothing_B)
+
     def __len__(self) -> int:
         return len(self.tokens_BT)
 
@@ -149,8 +154,7 @@ class TrainingBatch:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the per-row fields that are there."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def with_old(self, log_probs_BT: Tensor, entropy_BT: Tensor) -> TrainingBatch:
         """Fill in old log-probs and entropies where they are not known yet."""

@@ -8,13 +8,11 @@ whole minibatch (`Totals`), never means of means: only the order of rounding dif
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -44,8 +42,8 @@ class Processes:
             return computed
         shares: list[Any] = [None] * self.size
         with self._explain_loss():
-            dist.all_gather_object(shares, _pack(computed))
-        shares = [pickle.loads(share) for share in shares]
+            dist.all_gather_object(shares, pack(computed))
+        shares = [unpack(share) for share in shares]
         return [shares[index % self.size][index // self.size] for index in range(sum(map(len, shares)))]
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -71,10 +69,11 @@ class Processes:
         if self.size == 1:
             return
         bits = torch.stack([weight.detach().view(torch.int32).sum() for weight in weights]).sum().item()
-        for rank, other in enumerate(there := self.gather([(bits, rollout_step)])):
-            if other != there[0]:
+        for rank, other in enumerate(states := self.gather([(bits, rollout_step)])):
+            if other != states[0]:
+                step = states[0][1]
                 raise AssertionError(
-                    f"process {rank} of {self.size} has other weights than the first at rollout step {there[0][1]}"
+                    f"process {rank} of {self.size} has other weights than the first at rollout step {step}"
                 )
 
     @contextmanager
@@ -90,20 +89,17 @@ class Processes:
 ALONE = Processes()
 
 
-class _Pickler(pickle.Pickler):
-    """Packs a tensor as its numbers, so that it comes out on the device of the process that unpacks it."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return _unpack, (value.cpu().numpy(), value.device.type)
-        return NotImplemented
-
-
-def _pack(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
+    """Return any value as bytes for another process of the run."""
     buffer = io.BytesIO()
-    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    torch.save(value, buffer)
     return buffer.getvalue()
 
 
-def _unpack(numbers: np.ndarray[Any, Any], device: str) -> Tensor:
-    return torch.from_numpy(numbers).to(device)
+def unpack(content: bytes) -> Any:
+    """Return a value of another process; its tensors are on the device that this process computes on."""
+
+    def here(storage: Any, location: str) -> Any:
+        return storage.cuda() if location.startswith("cuda") else storage
+
+    return torch.load(io.BytesIO(content), map_location=here, weights_only=False)

@@ -25,13 +25,11 @@ from torch.optim import AdamW
 from grpolab import seeds
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, sampler_gap
-from grpolab.grpo.kl import exact_kl, k3
+from grpolab.grpo.kl import exact_kl
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
-from grpolab.grpo.model import Policy, old_log_probs, prefix_places, token_log_probs
-from grpolab.grpo.places import read
+from grpolab.grpo.model import Policy, old_log_probs, prefix_places, read, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
-from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rollout import Collector
 from grpolab.registry import SURROGATES
 from grpolab.settings.objective import AdaptiveEntropySettings, Objective
@@ -85,7 +83,6 @@ class Update(UpdateTensors):
     grad_norm: float  # before clipping
     batch: TrainingBatch  # the minibatch with its old log-probs
     objective: Objective  # with the entropy weight of this step
-    inputs: LossInputs  # of the whole minibatch
     whole_loss: Loss | None  # only where the minibatch was one micro-batch
 
 
@@ -94,7 +91,7 @@ class Learner:
     """A run's fixed parts. Methods take the state and change nothing but it."""
 
     settings: Resolved
-    objective: Objective
+    objective: Objective  # that of the settings
     collector: Collector
     recipe: LossRecipe = CORE  # a framework's, where the settings name one
     framework_metrics: Callable[[Update], dict[str, float]] = lambda update: {}
@@ -160,12 +157,10 @@ class Learner:
 
         log_probs_BT, entropy_BT = concatenate(log_probs), concatenate(entropies)
         batch = minibatch.with_old(log_probs_BT, entropy_BT)
-        totals = replace(totals, micro_batches=1)  # for metrics the minibatch is one piece
-        inputs = loss_inputs(batch, log_probs_BT, entropy_BT, totals, noise_BT)
+        inputs = loss_inputs(batch, log_probs_BT, entropy_BT, replace(totals, micro_batches=1), noise_BT)
         update = finish_update(total, grad_norm, batch, objective, inputs, losses)
         if state.entropy and settings.adaptive_entropy:
-            entropy = update.tokens(update.entropy_BT).mean().item()
-            state.entropy = state.entropy.after(entropy, settings.adaptive_entropy)
+            state.entropy = state.entropy.after(update.tokens(entropy_BT).mean().item(), settings.adaptive_entropy)
         return update
 
     def _objective_now(self, state: LearnerState) -> Objective:
@@ -227,10 +222,9 @@ class Learner:
             (new, place_BT), (old, _) = (prefix_places(p, micro) for p in (policy, reference))
             (kl_BT,) = read(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
             computed.append((kl_BT[micro.mask_BT].double().sum().item(), int(micro.mask_BT.sum())))
-        total, tokens = 0.0, 0
+        total, tokens = 0.0, 0  # `sum` rounds otherwise from Python 3.12 on
         for kl, counted in self.processes.gather(computed):
-            total += kl
-            tokens += counted
+            total, tokens = total + kl, tokens + counted
         return total / max(tokens, 1)
 
 
@@ -286,23 +280,15 @@ def finish_update(
     loss: float, grad_norm: float, batch: TrainingBatch, objective: Objective, inputs: LossInputs, losses: list[Loss]
 ) -> Update:
     """Return the record of an optimiser step; the rows of its micro-batches' losses are put together again."""
-    assert inputs.entropy_BT is not None
-    mask_BT, reference_BT = inputs.mask_BT, inputs.reference_log_probs_BT
-    names = SurrogateParts.__annotations__
+    masks = ([getattr(loss.surrogate, name) for loss in losses] for name in SurrogateParts.__annotations__)
     return Update(
-        mask_BT=mask_BT,
-        advantages_B=inputs.advantages[:, 0],
-        log_ratio_BT=torch.where(mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0),
-        old_log_probs_BT=inputs.old_log_probs_BT,
-        entropy_BT=inputs.entropy_BT,
-        surrogate=SurrogateParts(*(concatenate([getattr(loss.surrogate, name) for loss in losses]) for name in names)),
-        # k3 whatever estimator, weight or placement the objective has: one number for all runs.
-        kl_ref_BT=None if reference_BT is None else k3(masked_log_ratio(reference_BT, inputs.log_probs_BT, mask_BT)),
+        inputs=inputs,
+        log_ratio_BT=torch.where(inputs.mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0),
+        surrogate=SurrogateParts(*map(concatenate, masks)),
         loss=loss,
         grad_norm=grad_norm,
         batch=batch,
         objective=objective,
-        inputs=inputs,
         whole_loss=losses[0] if len(losses) == 1 else None,
     )
 

@@ -215,7 +215,7 @@ def sample_table(
         "advantage": of_rows(rollout.batch.advantages_B),
         "position": position_N.tolist(),
         "token": policy.tokenizer.convert_ids_to_tokens(of_tokens([update.batch.tokens_BT for update in updates])),
-        "old_log_prob": of_tokens([update.old_log_probs_BT for update in updates]),
+        "old_log_prob": of_tokens([update.inputs.old_log_probs_BT for update in updates]),
         "ratio": of_tokens([update.log_ratio_BT.exp() for update in updates]),
         "clipped": ["low" if low else "high" if high else "" for low, high in zip(low_N, high_N, strict=True)],
     }

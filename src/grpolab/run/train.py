@@ -200,7 +200,7 @@ def evaluate(parts: RunParts, ending: Ending, recorder: Recorder) -> None:
     state = parts.state
     if not all(bool(weight.isfinite().all()) for weight in state.policy.weights().values()):
         raise Diverged("the weights are no longer finite")
-    evaluation = parts.evaluator(state.policy)
+    evaluation = parts.evaluator()
     if not all(math.isfinite(value) for value in evaluation.metrics.values()):
         raise Diverged(f"the evaluation is no longer finite: {evaluation.metrics}")
     ending.see_evaluation(state.rollout_step, evaluation.metrics)

@@ -54,11 +54,11 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends the server as Ctrl-C does
     if _is_misplaced(uri, results) and (problem := synchronise(results, uri, [study])):
         say(problem)
-    chosen = free_port(port)
-    if chosen != port:
-        say(f"port {port} is taken, using {chosen}")
-    with _server(uri, chosen) as process:
-        _print_links(f"http://{HOST}:{chosen}", study, parts, say)
+    free = free_port(port)
+    if free != port:
+        say(f"port {port} is taken, using {free}")
+    with _server(uri, free) as process:
+        _print_links(f"http://{HOST}:{free}", study, parts, say)
         say("Ctrl-C ends the server.")
         with suppress(KeyboardInterrupt):
             process.wait()
