@@ -107,8 +107,8 @@ def test_records_stand_in_order_and_count_right(folder: Path) -> None:
 def test_settings_file_gives_the_signature_back(folder: Path, settings: Resolved) -> None:
     values = yaml.safe_load((folder / "settings.yaml").read_text())
     assert values["epsilon_high"] == "inf"
-    assert Resolved.model_validate(values) == settings
-    assert Resolved.model_validate(values).signature == folder.name
+    assert (read := Resolved.model_validate(values)) == settings
+    assert read.signature == folder.name
 
 
 @pytest.mark.parametrize("setting", ["diff.noprefix", "diff.mnemonicPrefix"])
@@ -127,14 +127,11 @@ def test_changes_are_recorded_alike_whatever_git_is_set_to(
     assert journals._outcome_row({}, provenance.of_program.__wrapped__())["touched"] == "experiments/mine.yaml"
 
 
-def test_item_scores_average_to_the_last_evaluation(folder: Path) -> None:
+def test_item_scores_average_to_the_last_evaluation_and_provenance_says_what_the_run_was_made_of(folder: Path) -> None:
     items = strict((folder / "evaluation_items.json").read_text())
     last = records(folder, "evaluation")[-1]
     assert items["rollout_step"] == last["rollout_step"] == 5
     assert np.mean(items["score"]) == pytest.approx(last["eval/accuracy_expected"], abs=1e-6)
-
-
-def test_provenance_says_what_the_run_was_made_of(folder: Path) -> None:
     found = strict((folder / "provenance.json").read_text())
     assert {"commit", "dirty", "lock_sha256", "threads", "python", "results_version"} <= found.keys()
     assert found["packages"]["torch"]

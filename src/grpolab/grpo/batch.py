@@ -171,7 +171,9 @@ class TrainingBatch:
         return self.prompts.select(kept_P), prompt_of_B
 
     def split(self, size: int) -> list[TrainingBatch]:
-        """Cut the batch into consecutive pieces of `size` rows."""
+        """Cut the batch into consecutive pieces of `size` rows; one piece is the batch as it is."""
+        if size == len(self):
+            return [self]
         return [self.rows(slice(start, start + size)) for start in range(0, len(self), size)]
 
     @property
@@ -183,8 +185,7 @@ class TrainingBatch:
         """Add the prefix trees of micro-batches of `size` rows; none where `reach` is None."""
         if len(self.trees) * size == len(self):
             return self
-        pieces = [self] if size == len(self) else self.split(size)
-        return replace(self, trees=tuple(piece._own_tree(reach) if reach else None for piece in pieces))
+        return replace(self, trees=tuple(piece._own_tree(reach) if reach else None for piece in self.split(size)))
 
     def _own_tree(self, reach: float) -> PrefixTree | None:
         """Return one tree for each prompt; None where plain completions behind their prompts cost less."""
@@ -198,9 +199,8 @@ class TrainingBatch:
 
     def micro_batches(self, size: int, reach: float | None) -> list[TrainingBatch]:
         """Cut the batch into pieces of `size` rows, each with its prefix tree."""
-        whole = self.with_trees(size, reach)
-        pieces = [whole] if size == len(self) else self.split(size)
-        return [replace(piece, trees=(tree,)) for piece, tree in zip(pieces, whole.trees, strict=True)]
+        trees = self.with_trees(size, reach).trees
+        return [replace(piece, trees=(tree,)) for piece, tree in zip(self.split(size), trees, strict=True)]
 
 
 def join_batches(batches: list[TrainingBatch]) -> TrainingBatch:

@@ -54,19 +54,14 @@ def make_policy(settings: Resolved, task: Task) -> Policy:
 
 
 def _make_tiny(settings: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=settings.hidden_size,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        num_key_value_heads=settings.heads,
-        intermediate_size=settings.intermediate_size,
-        max_position_embeddings=LONGEST,
-        tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id,  # before the weights are made: its embedding is zero and is not trained
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+    sizes: dict[str, Any] = {
+        **{"hidden_size": settings.hidden_size, "intermediate_size": settings.intermediate_size},
+        **{"num_attention_heads": settings.heads, "num_key_value_heads": settings.heads},
+        **{"num_hidden_layers": settings.layers, "max_position_embeddings": LONGEST},
+    }
+    # Named before the weights are made: the embedding of the padding token is zero and is not trained.
+    ends = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=False, **sizes, **ends)
     with torch.random.fork_rng(devices=[]):  # transformers draws initial weights from torch's global generator
         torch.manual_seed(seed)
         return transformers.LlamaForCausalLM(config)
