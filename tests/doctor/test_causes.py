@@ -475,5 +475,5 @@ def test_of_a_reward_alone_a_fall_beyond_its_noise_is_said() -> None:
 
 def test_json_has_advice_and_candidates() -> None:
     (first, *_) = page.record(examine(PAIRS["aliased_old_policy"][0]()))["causes"]
-    assert first["instead"] == ["resynchronised_old_policy"]
+    assert first["instead"] == ("resynchronised_old_policy",)
     assert first["try"]

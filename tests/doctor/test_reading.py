@@ -17,11 +17,11 @@ from mlflow import MlflowClient
 from safetensors.numpy import save_file
 
 from grpolab.cli import main
-from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, examine, page
+from grpolab.doctor import diagnose, diagnose_log, examine, page
 from grpolab.doctor.evidence import to_evidence
 from grpolab.doctor.run_folder import compare_weights, read_run
 from grpolab.errors import RequestError
-from grpolab.readers.logs import read_log
+from grpolab.readers.logs import read_log, read_rows
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -221,7 +221,7 @@ def test_missing_log_is_refused(tmp_path: Path) -> None:
 
 def test_tracked_names_of_nobody_are_refused() -> None:
     with pytest.raises(RequestError, match="holds no metric of an update"):
-        diagnose_rows("abc", [{"step": 0, "accuracy": 0.5}])
+        read_rows("abc", [{"step": 0, "accuracy": 0.5}])
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
