@@ -70,7 +70,7 @@ def parsers() -> tuple[Parser, dict[str, Any]]:
 
     modules = (running, reading, checking, keeping)  # in the order of `grpolab -h`
     commands = [value for module in modules for value in vars(module).values() if isinstance(value, Command)]
-    for one in (*commands, completion):
+    for one in (*commands, _completion):
         group, _, word = one.name.rpartition(" ")
         if group not in groups:
             title = f"commands: `grpolab {group} -h`"
@@ -83,7 +83,7 @@ def parsers() -> tuple[Parser, dict[str, Any]]:
 
 
 @command(option("shell", choices=("bash", "zsh")))
-def completion(arguments: argparse.Namespace) -> None:
+def _completion(arguments: argparse.Namespace) -> None:
     """Print a script for tab completion: in ~/.bashrc: eval "$(grpolab completion bash)"."""
     from grpolab.cli.completion import script
     from grpolab.sweep.help import list_names
