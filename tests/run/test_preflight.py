@@ -22,7 +22,7 @@ from grpolab.sweep.compose import compose
 from grpolab.sweep.multirun import cell_of
 from grpolab.sweep.worker import Worker
 from grpolab.tasks import make_task
-from grpolab.tasks.char_count import CharCount
+from grpolab.tasks.generated import CharCount
 from grpolab.tasks.imports import load_object
 
 

@@ -148,7 +148,7 @@ def test_a_study_that_cannot_clip_is_refused_with_the_reason(write_study):
         ("epsilon=0.1", "seed=1", "sets its seeds itself"),
         ("seeds: 2", "seeds: 2\nskip: [{clip: x}]", "skip.clip=x is unknown"),
         ("seeds: 2", "seeds: 2\nseeds: 3", "duplicate key"),
-        ("seeds: 2", "seeds: [1, 2, 1]", "1 stands twice in [1, 2, 1]"),
+        ("seeds: 2", "seeds: [1, 2, 1]", "seeds: 1 stands twice in [1, 2, 1]"),
         ("seeds: 2", "seeds: 2\nfigures: [F1, F999]", "figures=F999 is unknown"),
         ("seeds: 2", "seeds: 2\nfigures: [F1, F1]", "F1 stands twice"),
         ("narrow: [epsilon=0.1]", "1: [], '1': []", "1 stands twice"),
