@@ -11,7 +11,7 @@ from typing import Any
 
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import checking, keeping, reading, running
-from grpolab.cli.common import FAILURE, INTERRUPTED, OK, WRONG_REQUEST, Command, Parser, command, option
+from grpolab.cli.common import FAILURE, INTERRUPTED, OK, WRONG_REQUEST, Parser, Subcommand, command, option
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import DISK_ERRORS
 from grpolab.study_names import available
@@ -69,7 +69,7 @@ def parsers() -> tuple[Parser, dict[str, Any]]:
     groups = {"": parser.add_subparsers(title="commands", metavar="COMMAND", required=True)}
 
     modules = (running, reading, checking, keeping)  # in the order of `grpolab -h`
-    commands = [value for module in modules for value in vars(module).values() if isinstance(value, Command)]
+    commands = [value for module in modules for value in vars(module).values() if isinstance(value, Subcommand)]
     for one in (*commands, _completion):
         group, _, word = one.name.rpartition(" ")
         if group not in groups:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from grpolab.sweep.plan import Cell
 
 EXCHANGED = ("trl", "verl")  # frameworks whose configs are read and written
-
-
 FRAMEWORK = {"dest": "framework", "choices": EXCHANGED}
 # What a config file may leave out.
 VERSION = option("--version", metavar="X.Y", help="of that framework; default: what FILE fits, the newest first")

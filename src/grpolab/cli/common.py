@@ -22,7 +22,7 @@ GROUPS = ("track", "runs")  # `track_sync` is the command sync of the group trac
 
 
 @dataclass(frozen=True)
-class Command:
+class Subcommand:
     """What a command takes and does."""
 
     name: str
@@ -32,13 +32,13 @@ class Command:
     body: Body
 
 
-def command(*options: Option, **parser: Any) -> Callable[[Body], Command]:
+def command(*options: Option, **parser: Any) -> Callable[[Body], Subcommand]:
     """Make a command of the function below, which gives it its name, and its docstring as help."""
 
-    def make(body: Body) -> Command:
+    def make(body: Body) -> Subcommand:
         group, _, word = body.__name__.strip("_").partition("_")
         name = f"{group} {word}" if group in GROUPS else body.__name__.strip("_").replace("_", "-")
-        return Command(name, body.__doc__ or "", options, parser, body)
+        return Subcommand(name, body.__doc__ or "", options, parser, body)
 
     return make
 

@@ -10,8 +10,21 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpolab.cli import common
-from grpolab.cli.common import FAILURE, JSON, OK, RESULTS, URI, command, count, flag, option, results_of
+from grpolab.cli.common import (
+    FAILURE,
+    JSON,
+    OK,
+    RESULTS,
+    UNDECIDED,
+    URI,
+    command,
+    count,
+    flag,
+    machine_defaults,
+    option,
+    results_of,
+    tracking_uri,
+)
 from grpolab.errors import RequestError
 from grpolab.paths import REPORT_FILES, Results
 from grpolab.study_names import planned_name
@@ -42,9 +55,10 @@ def status(arguments: argparse.Namespace) -> None:
     summaries = status(results, arguments.study and planned_name(results, arguments.study), time.time())
     if arguments.json:
         say(json.dumps(summaries, indent=1))
-    elif not summaries:
+        return
+    if not summaries:
         say("no study is planned yet: run `grpolab sweep STUDY`")
-    for name, summary in {} if arguments.json else summaries.items():
+    for name, summary in summaries.items():
         counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
         kept = f" ({summary['committed']} of them committed)" if summary["committed"] else ""
         say(f"{name}: {summary['planned']} planned: {counts}{kept}")
@@ -105,7 +119,7 @@ def report(arguments: argparse.Namespace) -> None:
         say(f"precondition {sentence}")
     for name in REPORT_FILES:
         say(results.output(study) / name)
-    uri = tracking.store_uri(common.machine_defaults()["tracking_uri"], results)
+    uri = tracking.store_uri(machine_defaults()["tracking_uri"], results)
     is_planned = results.plan(study).is_file()  # else the committed reference was drawn
     if uri and is_planned and (problem := tracking.synchronise(results, uri, [study])):
         say(problem, error=True)
@@ -181,7 +195,7 @@ def ui(arguments: argparse.Namespace) -> None:
 
     results = results_of(arguments)
     study = _study_of(arguments.study, results)
-    ui.serve(results, common.tracking_uri(results, arguments.uri), study, arguments.port)
+    ui.serve(results, tracking_uri(results, arguments.uri), study, arguments.port)
 
 
 @command(
@@ -197,7 +211,7 @@ def compare(arguments: argparse.Namespace) -> int:
     results = results_of(arguments)
     text, verdict = compare(results, arguments.folder, arguments.study and planned_name(results, arguments.study))
     say(text)
-    return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, common.UNDECIDED)
+    return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, UNDECIDED)
 
 
 @command(
@@ -268,7 +282,7 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     from grpolab.readers.logs import read_rows
     from grpolab.run import tracking
 
-    uri = common.tracking_uri(results, arguments.uri)
+    uri = tracking_uri(results, arguments.uri)
     tracking.set_environment()
     from grpolab.run.tracking.store import read_run
 

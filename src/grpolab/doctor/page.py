@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from grpolab.doctor import no_progress, normal, ratio_is_one  # noqa: F401  (each adds its rules)
 from grpolab.doctor.breakdown import GAPS, describe_fall
 from grpolab.doctor.causes import CONFIDENCES, Cause, Finding, read_table
 from grpolab.doctor.evidence import Evidence, to_evidence
+from grpolab.doctor.no_progress import plateau  # noqa: F401  (for the rules of its module)
+from grpolab.doctor.normal import no_reuse  # noqa: F401  (likewise)
 from grpolab.doctor.run_folder import read_run
 from grpolab.framework_names import LOG_NAMES
 from grpolab.readers.logs import read_log
