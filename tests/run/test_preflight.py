@@ -19,7 +19,7 @@ from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.studies import train as command
 from grpolab.sweep import jobs
 from grpolab.sweep.compose import compose
-from grpolab.sweep.multirun import cell_of
+from grpolab.sweep.plan import cell_of
 from grpolab.sweep.worker import Worker
 from grpolab.tasks import make_task
 from grpolab.tasks.generated import CharCount
