@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tiny import records, run_folder, tiny_settings
 from torch import Tensor
 
 from grpolab.grpo.batch import Rollout
-from grpolab.grpo.processes import ALONE, Processes, pack, unpack
+from grpolab.grpo.processes import ALONE, Processes, pack
 from grpolab.grpo.step import Update
 from grpolab.paths import Results
 from grpolab.run import preflight
@@ -61,7 +62,7 @@ class Threads(Processes):
     table: Table = field(default_factory=lambda: Table(threading.Barrier(1)))
 
     def gather(self, computed: list[T]) -> list[T]:
-        shares = self.table.exchange(self.rank, unpack(pack(list(computed))))
+        shares = self.table.exchange(self.rank, pickle.loads(pack(list(computed))))
         return [shares[index % self.size][index // self.size] for index in range(sum(map(len, shares)))]
 
     def add_up(self, weights: Any) -> None:

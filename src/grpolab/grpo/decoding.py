@@ -48,10 +48,7 @@ def most_likely(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
 def sample(
     policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose = inverse_cdf
 ) -> Completions:
-    """Sample `group` completions of every prompt, at most as long as the noise; stop when all have ended.
-
-    Rows of one prompt stand together. `choose` picks each row's next token.
-    """
+    """Sample `group` completions of every prompt, at most as long as the noise; rows of one prompt stand together."""
     with torch.inference_mode():
         tokens, log_probs = _decode(policy, prompts, group, uniforms_BT.to(policy.device), choose)
     # Outside of inference mode, so that an update may keep the tensors for its backward pass.

@@ -90,11 +90,8 @@ class Evaluator:
         batches = zip(*self.processes.gather(computed), strict=True)
         expected_I, greedy_I = (torch.cat(pieces) for pieces in batches)  # in the order of the texts
         expected_I[self._order_I] = expected_I.clone()
-        metrics = {
-            "eval/accuracy_expected": expected_I.mean().item(),
-            "eval/accuracy_greedy": greedy_I.double().mean().item(),
-        }
-        return Evaluation(metrics, expected_I.tolist())
+        expected, greedy = expected_I.mean().item(), greedy_I.double().mean().item()
+        return Evaluation({"eval/accuracy_expected": expected, "eval/accuracy_greedy": greedy}, expected_I.tolist())
 
     def _sampled(self) -> Evaluation:
         """Score `samples` completions of each item, with noise that is the same at every evaluation of a seed."""

@@ -144,10 +144,7 @@ def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool
 def old_log_probs(
     policy: Policy, batch: TrainingBatch, micro_batch_size: int, processes: Processes = ALONE
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probs and entropies of the policy as it is, (B, T) each, without gradient.
-
-    They are bit-equal to an update's: the micro-batches are the same, and so is the code where it is compiled.
-    """
+    """Return log-probs and entropies, (B, T) each, without gradient, bit-equal to those of an update."""
     with torch.set_grad_enabled(policy.compiled):
         micros = processes.share(batch.micro_batches(micro_batch_size, policy.reach))
         computed = [token_log_probs(policy, micro) for micro in micros]

@@ -23,10 +23,7 @@ RANDOM = "random"
 
 
 def make_score(settings: RewardSettings, task: Task) -> Score:
-    """Return the task's own score, or a user's `function(prompt, answer, completion)` -> a number or named parts.
-
-    Raises RequestError where the function cannot be imported or is not callable.
-    """
+    """Return the task's score, or a user's `function(prompt, answer, completion)`. Raises RequestError without one."""
     if settings.function is None:
         return task.score
     function = resolve(LOAD_OBJECT)("reward.function", settings.function)

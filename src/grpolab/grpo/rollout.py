@@ -57,17 +57,14 @@ class Collector:
 
     def scored(
         self,
-        policy: Policy,
+        policy: Policy,  # of which only tokenizer and device are used
         step: int,
         prompts: Prompts,
         completions: Completions,
         parts: dict[str, Tensor] | None = None,
         baseline_B: Tensor | None = None,
     ) -> Rollout:
-        """Turn completions into a batch to learn from; score them where their reward parts are not given.
-
-        Of `policy` only tokenizer and device are used.
-        """
+        """Turn completions into a batch to learn from; score them where there are no reward parts yet."""
         settings, group = self.settings, self.settings.num_generations
         texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
         examples_B = [example for example in self.prompts(step) for _ in range(group)]
@@ -157,10 +154,7 @@ class Collector:
 
 
 def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
-    """Return the weighted sum of the parts, (B,); NaN for a completion that cannot be scored.
-
-    Raises RequestError where a weight names no part.
-    """
+    """Return the weighted sum of the parts, (B,), NaN where there is none. Raises RequestError for an unknown part."""
     check_parts(weights, parts)
     return weighted_sum(parts, weights)
 

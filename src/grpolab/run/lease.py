@@ -233,10 +233,7 @@ def _silence(file: Path, host: Host) -> tuple[float, float]:
 
 
 def _read(file: Path) -> tuple[dict[str, Any] | None, float]:
-    """Return a lease's holder and the time of its last touch. Raises OSError if it is no file.
-
-    The holder is {} where the lease has ended, and None where the file cannot be read, as after a power cut.
-    """
+    """Return a lease's holder ({}: it ended; None: unreadable) and the time of its last touch. Raises OSError."""
     with open(file, "rb", opener=_open_file) as opened:
         content, touched = opened.read(MOST_BYTES), os.fstat(opened.fileno()).st_mtime
     try:

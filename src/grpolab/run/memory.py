@@ -37,17 +37,12 @@ class Sizes:
         """Read the sizes of a model with gated layers, as Llama has them; None if the config names others."""
         config = config.get("text_config", config)
         try:
-            heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+            names = "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads"
+            vocabulary, hidden, layers, intermediate, heads = (int(config[name]) for name in names)
             width = int(config.get("head_dim") or hidden // heads)
-            return Sizes(
-                vocabulary=int(config["vocab_size"]),
-                hidden=hidden,
-                layers=int(config["num_hidden_layers"]),
-                intermediate=int(config["intermediate_size"]),
-                queries=heads * width,
-                keys=int(config.get("num_key_value_heads") or heads) * width,
-                tied=bool(config.get("tie_word_embeddings", True)),
-            )
+            keys = int(config.get("num_key_value_heads") or heads) * width
+            tied = bool(config.get("tie_word_embeddings", True))
+            return Sizes(vocabulary, hidden, layers, intermediate, heads * width, keys, tied)
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -141,10 +136,7 @@ def lines(runs: Iterable[RunSettings]) -> list[str]:
 
 
 def worker_memory(settings: RunSettings) -> int:
-    """Return a worker's bytes: its GPU's, or its share of a machine with a worker for each `machine.threads` cores.
-
-    It does not depend on the number of workers that a sweep has. `machine.memory_mib` may be less.
-    """
+    """Return a worker's bytes: its GPU's, or the share of `machine.threads` cores; at most `machine.memory_mib`."""
     device = device_here(settings.device)
     workers = settings.data_parallel or max(1, cores() // settings.machine.threads)
     share = memory_of(device) // (workers if device == "cpu" else 1)

@@ -126,10 +126,7 @@ def _check_model(model: ModelSettings) -> list[str]:
 
 
 def _check_prompts(settings: Resolved, task: Task) -> list[str]:
-    """Check that the model can read the prompts: chat template, characters, positions. Imports torch if pretrained.
-
-    Raises RequestError if tokenizer or config of a pretrained model cannot be loaded.
-    """
+    """Check that the model can read the prompts: chat template, characters, positions. Raises RequestError."""
     model, chat = settings.model, getattr(task, "chat", False)
     examples = [*task.examples("train", 0), *task.examples("evaluation", settings.evaluation.items)]
     prompts = dict.fromkeys(example.prompt for example in examples)

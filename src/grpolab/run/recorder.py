@@ -161,10 +161,7 @@ def _unix_ms() -> int:
 def sample_table(
     rollout: Rollout, trained: TrainingBatch, updates: list[Update], policy: Policy, group: int
 ) -> pa.Table:
-    """Return one row per completion token, for `grpolab show` and the tracking server.
-
-    Ratio and clip mark are those of `updates`, the last pass over the batch; `trained` joins their minibatches.
-    """
+    """Return one row per completion token; ratio and clip mark are those of `updates`, the last pass over the batch."""
     order_B = torch.argsort(trained.rows_B)
     mask_BT = trained.mask_BT[order_B].cpu()
     row_N, position_N = mask_BT.nonzero(as_tuple=True)

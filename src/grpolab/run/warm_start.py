@@ -36,6 +36,7 @@ from grpolab.tasks.base import Example, Task
 from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETED, LOW_START
 
+OnStep = Callable[[int], None]  # called with the number of finished steps
 DRAWS = 32  # uniform numbers that a demonstration may use
 TRAINING_ITEMS = 10**9  # all of them
 
@@ -63,7 +64,7 @@ class WarmStart:
         return {"outcome": COMPLETED, "reason": reason, "accuracy": self.accuracy, "seconds": self.seconds}
 
 
-def ensure(settings: Resolved, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:
+def ensure(settings: Resolved, results: Results, on_step: OnStep = lambda step: None) -> WarmStart:
     """Return the warm start of these settings; make it if it is absent or damaged. Safe in many processes at once.
 
     Its name depends on everything that it is made of, so that a second one has the same weights. Raises RequestError
@@ -92,7 +93,7 @@ def _find(folder: Path, name: str, loud: bool = False) -> WarmStart | None:
     return WarmStart(folder, **made) if made else None
 
 
-def _make(settings: Resolved, lease: Lease, on_step: Callable[[int], None]) -> None:
+def _make(settings: Resolved, lease: Lease, on_step: OnStep) -> None:
     started, folder, steps = time.monotonic(), lease.folder, settings.warm_start.max_steps
     set_up_torch(settings)
     task = make_task(settings.task)
@@ -118,12 +119,7 @@ def _make(settings: Resolved, lease: Lease, on_step: Callable[[int], None]) -> N
 
 
 def _train(
-    settings: Resolved,
-    task: Task,
-    examples: Sequence[Example],
-    policy: Policy,
-    journal: Journal,
-    on_step: Callable[[int], None],
+    settings: Resolved, task: Task, examples: Sequence[Example], policy: Policy, journal: Journal, on_step: OnStep
 ) -> tuple[float, int]:
     """Train until a check passes the target; leave the checked weights nearest to it in `policy`.
 
@@ -183,10 +179,7 @@ def supervised_step(
     chat: bool,
     micro_batch_size: int | None = None,
 ) -> float:
-    """Take one optimiser step on the mean negative log-likelihood of target and end tokens, in nat; return the loss.
-
-    The mean is over the tokens of the whole batch, however it is cut into micro-batches.
-    """
+    """Take a step on the mean negative log-likelihood of all target and end tokens, in nat; return the loss."""
     size = micro_batch_size or len(prompts)
     slices = [slice(start, start + size) for start in range(0, len(prompts), size)]
     micros = [text_tensors(policy.tokenizer, prompts[rows], targets[rows], chat, policy.device) for rows in slices]

@@ -28,10 +28,7 @@ ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TE
 
 
 def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], object] = say) -> None:
-    """Show the store, print the links of a study, and stay until Ctrl-C; an MLflow server is only linked to.
-
-    Raises RequestError if there is nothing to show.
-    """
+    """Show the store, print a study's links, and stay until Ctrl-C. Raises RequestError if there is nothing to show."""
     check_store(uri)
     plan = read_plan(results.plan(study))
     if plan is None:
