@@ -103,10 +103,10 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 def replay_ppo(options: Options, inputs: Inputs) -> Replayed:
     """Replay the PPO loss; `old_logprobs` are the proximal policy's, `rollout_logprobs` the behaviour policy's."""
-    given = shared.make_loss_inputs(inputs)
+    batch = shared.make_loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
-    kept_BT = given.mask_BT if bounds_the_weight(rule) else find_kept_tokens(rule, given)
-    return shared.replay_loss(FRAMEWORK, objective(options), given, kept_BT)
+    kept_BT = batch.mask_BT if bounds_the_weight(rule) else find_kept_tokens(rule, batch)
+    return shared.replay_loss(FRAMEWORK, objective(options), batch, kept_BT)
 
 
 def find_kept_tokens(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:

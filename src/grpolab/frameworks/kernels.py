@@ -38,11 +38,11 @@ def cispo_masked(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor,
 
     ROLL `cispo_use_unified_mask`.
     """
-    plain = cispo(objective, inputs, log_ratio_BT, ratio)
+    parts = cispo(objective, inputs, log_ratio_BT, ratio)
     low, high = find_clipped(objective, inputs.advantages, ratio)
     kept = ~(low | high)
-    masks = {"active_low": low, "active_high": high, "capped": plain.capped & kept}
-    return SurrogateParts.of(objective, ratio, plain.loss * kept, **masks)
+    masks = {"active_low": low, "active_high": high, "capped": parts.capped & kept}
+    return SurrogateParts.of(objective, ratio, parts.loss * kept, **masks)
 
 
 def band(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
@@ -149,16 +149,16 @@ def clip_cov(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, rat
     Drawn are max(1, int(`share` N)) of the unclipped tokens with covariance in (`lower`, `upper`): those with the
     smallest noise. verl `clip_cov`, which draws them from torch's global generator.
     """
-    plain, options = clipped(objective, inputs, log_ratio_BT, ratio), objective.options
+    parts, options = clipped(objective, inputs, log_ratio_BT, ratio), objective.options
     covariance_BT = token_covariance(inputs)
     eligible_BT = (covariance_BT > options["lower"]) & (covariance_BT < options["upper"])
-    eligible_BT &= inputs.mask_BT & ~(plain.active_low | plain.active_high)
+    eligible_BT &= inputs.mask_BT & ~(parts.active_low | parts.active_high)
     count = max(int(options["share"] * int(inputs.mask_BT.sum())), 1)
     assert inputs.noise_BT is not None
     order = torch.where(eligible_BT, inputs.noise_BT, torch.inf).flatten().argsort()[:count]
     drawn_BT = torch.zeros_like(eligible_BT).flatten().index_fill(0, order, True).view_as(eligible_BT) & eligible_BT
-    masks = {"active_low": plain.active_low & ~drawn_BT, "active_high": plain.active_high & ~drawn_BT}
-    return SurrogateParts.of(objective, ratio, plain.loss * ~drawn_BT, **masks, outer=plain.outer, dropped=drawn_BT)
+    masks = {"active_low": parts.active_low & ~drawn_BT, "active_high": parts.active_high & ~drawn_BT}
+    return SurrogateParts.of(objective, ratio, parts.loss * ~drawn_BT, **masks, outer=parts.outer, dropped=drawn_BT)
 
 
 def kl_cov(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:

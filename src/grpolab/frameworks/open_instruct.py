@@ -122,13 +122,13 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
     point = objective({**options, "use_rho_correction": corrected})
-    given, constant = shared.make_loss_inputs(inputs), options.get("loss_denominator", "token")
+    batch, constant = shared.make_loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
-        given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
-    replayed = shared.replay_loss(FRAMEWORK, point, given)
+        batch = replace(batch, totals=replace(batch.totals, sequences=1, max_completion_length=int(constant)))
+    replayed = shared.replay_loss(FRAMEWORK, point, batch)
     if point.sampler_correction is None:
         return replayed
-    weight_N = compute_rho(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
+    weight_N = compute_rho(point.sampler_correction, batch.without_padding()).weight[batch.mask_BT]
     return replayed.with_metrics({"val/rho_weight": weight_N.float().mean().nan_to_num()})
 
 

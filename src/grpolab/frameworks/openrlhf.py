@@ -7,6 +7,7 @@ means over tokens even where the loss is a mean over sequences.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -124,17 +125,18 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
-    """Replay the loss; a batch that is given by its global counts is one of `dp_size` equal parts.
+    """Replay the loss; a batch with global counts is one of `dp_size` equal parts.
 
     GSPO with the correction on has its ratio to the sampler's policy, its `ppo_kl` still to the old one.
     """
-    point, given = objective(options), shared.make_loss_inputs(inputs)
-    counts = {"tokens": options.get("batch_num_tokens"), "nonempty_sequences": options.get("global_batch_size")}
-    counts = {name: count / options.get("dp_size", 1) for name, count in counts.items() if count is not None}
-    given = replace(given, totals=replace(given.totals, **counts))
+    point, batch = objective(options), shared.make_loss_inputs(inputs)
+    for name, option in (("tokens", "batch_num_tokens"), ("nonempty_sequences", "global_batch_size")):
+        if (count := options.get(option)) is not None:
+            totals: dict[str, Any] = {name: count / options.get("dp_size", 1)}
+            batch = replace(batch, totals=replace(batch.totals, **totals))
     if not (options.get("enable_vllm_is_correction") and point.importance_sampling_level == "sequence"):
-        return shared.replay_loss(FRAMEWORK, point, given)
-    replayed = shared.replay_loss(FRAMEWORK, point, replace(given, old_log_probs_BT=inputs["rollout_logprobs"]))
+        return shared.replay_loss(FRAMEWORK, point, batch)
+    replayed = shared.replay_loss(FRAMEWORK, point, replace(batch, old_log_probs_BT=inputs["rollout_logprobs"]))
     drift_BT = (inputs["old_logprobs"] - inputs["logprobs"]).detach()
     return replayed.with_metrics({"ppo_kl": token_mean(drift_BT, inputs["mask"])})
 

@@ -66,9 +66,9 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 def replay(kind: str, options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss over the batch's tokens, and the metrics of sequences; `old_logprobs` are the sampler's."""
-    point, given = objective({**options, "type": kind}), shared.make_loss_inputs(inputs)
-    loss = core.policy_loss(point, given, FRAMEWORK)
-    return replace(shared.replay_loss(FRAMEWORK, point, given), metrics=measure_sequences(point, given, loss))
+    point, batch = objective({**options, "type": kind}), shared.make_loss_inputs(inputs)
+    loss = core.policy_loss(point, batch, FRAMEWORK)
+    return replace(shared.replay_loss(FRAMEWORK, point, batch), metrics=measure_sequences(point, batch, loss))
 
 
 FRAMEWORK = Framework(

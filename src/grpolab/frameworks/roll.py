@@ -87,10 +87,10 @@ def objective(options: Options) -> Objective:
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """Multiply log-probs, entropy and the advantages of sequences by the mask; those of tokens stay as given."""
+    """Multiply log-probs, entropy and the advantages of sequences by the mask; those of tokens stay as they are."""
     names = ("log_probs_BT", "old_log_probs_BT", "reference_log_probs_BT", "entropy_BT")
-    given = {name: getattr(inputs, name) for name in names}
-    masked: dict[str, Any] = {name: value * inputs.mask_BT for name, value in given.items() if value is not None}
+    values = {name: getattr(inputs, name) for name in names}
+    masked: dict[str, Any] = {name: value * inputs.mask_BT for name, value in values.items() if value is not None}
     if inputs.advantages.shape != inputs.mask_BT.shape:
         masked["advantages"] = inputs.advantages * inputs.mask_BT
     return replace(inputs, **masked)

@@ -40,8 +40,8 @@ UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses with
 
 def objective(options: Options) -> Objective:
     """Translate options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
-    get, numbers = options.get, {}
-    kind, estimator = get("policy_loss_type", "regular"), get("kl_estimator_type", "k3")
+    get, numbers, estimator = options.get, {}, options.get("kl_estimator_type", "k3")
+    kind: str = get("policy_loss_type", "regular")
     kernel, of_kind = KERNELS.get(kind, kind), get(kind, {}).get
     low, high = get("eps_clip_low", 0.2), get("eps_clip_high", 0.2)
     match kind:
@@ -226,8 +226,8 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
             tokens = max(int(inputs["mask"][begin:end].sum()), 1)
             pieces.append(inputs["advantages"][begin:end] / (len(bounds) * tokens))
         changed["advantages"] = torch.cat(pieces)
-    given = shared.make_loss_inputs(inputs, totals=Totals.of(inputs["mask"], options["max_seq_len"]), **changed)
-    return shared.replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), given)
+    batch = shared.make_loss_inputs(inputs, totals=Totals.of(inputs["mask"], options["max_seq_len"]), **changed)
+    return shared.replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), batch)
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:

@@ -151,12 +151,12 @@ UNDIVIDED = Totals(1, 1, 1, 1, 1, 1)  # the engine divides later: until then, lo
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss before the engine's division. The KL, float32, is added up before it joins the loss."""
-    point, given = objective(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
-    replayed, prepared = shared.replay_loss(FRAMEWORK, point, given), prepare(point, given)
-    if not point.beta or given.reference_log_probs_BT is None:
+    point, batch = objective(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
+    replayed, prepared = shared.replay_loss(FRAMEWORK, point, batch), prepare(point, batch)
+    if not point.beta or batch.reference_log_probs_BT is None:
         return replayed
-    without = core.policy_loss(point.but(beta=0.0), given, FRAMEWORK)
-    loss = without.total + point.beta * average(point, prepared, kl(point, prepared, torch.ones_like(given.mask_BT)))
+    without = core.policy_loss(point.but(beta=0.0), batch, FRAMEWORK)
+    loss = without.total + point.beta * average(point, prepared, kl(point, prepared, torch.ones_like(batch.mask_BT)))
     return replace(replayed, loss=loss).with_metrics({"loss": loss})
 
 

@@ -75,8 +75,8 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 def replay(loss: str, options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss of a class; the simple one takes the current policy, detached, for the old."""
     old_BT = inputs["logprobs"].detach() if loss == "GRPOSimpleLoss" else inputs["old_logprobs"]
-    given = shared.make_loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
-    return shared.replay_loss(FRAMEWORK, objective({**options, "loss": loss}), given)
+    batch = shared.make_loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
+    return shared.replay_loss(FRAMEWORK, objective({**options, "loss": loss}), batch)
 
 
 FRAMEWORK = Framework(

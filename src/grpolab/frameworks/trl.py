@@ -230,11 +230,11 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
         micro_batches=windows,
     )
     point = objective({name: o[name] for name in LOSS if name in o})
-    given = shared.make_loss_inputs(inputs, advantages=A, totals=totals)
-    replayed, rule = shared.replay_loss(FRAMEWORK, point, given), point.sampler_correction
+    batch = shared.make_loss_inputs(inputs, advantages=A, totals=totals)
+    replayed, rule = shared.replay_loss(FRAMEWORK, point, batch), point.sampler_correction
     if rule is None:
         return replayed
-    return replace(replayed, tensors={"importance_sampling_ratio": vllm_weight(rule, prepare(point, given))})
+    return replace(replayed, tensors={"importance_sampling_ratio": vllm_weight(rule, prepare(point, batch))})
 
 
 def replay_vllm_loss(options: Options, inputs: Inputs) -> Replayed:

@@ -67,8 +67,8 @@ def aggregate(objective: Objective, inputs: LossInputs, values: Tensor) -> Tenso
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
     """Add the KL, which is averaged by `loss_agg_mode` also where the loss is not."""
     mask_BT, names = inputs.mask_BT, (objective.aggregation, loss_aggregation(objective))
-    own, of_loss = (resolve(AGGREGATIONS[name])(mask_BT.to(kl_ref_BT.dtype), inputs.totals) for name in names)
-    return per_token + objective.beta * torch.where(mask_BT, own / of_loss, 0.0) * kl_ref_BT
+    of_kl, of_loss = (resolve(AGGREGATIONS[name])(mask_BT.to(kl_ref_BT.dtype), inputs.totals) for name in names)
+    return per_token + objective.beta * torch.where(mask_BT, of_kl / of_loss, 0.0) * kl_ref_BT
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
@@ -122,11 +122,11 @@ def find_clipped_tokens(objective: Objective, inputs: LossInputs, loss: Loss) ->
 # Replays: policy losses, `ppo_loss`, aggregations and KL penalties.
 
 
-def count_totals(mask_BT: Tensor, batch: Options) -> Totals:
+def count_totals(mask_BT: Tensor, counts: Options) -> Totals:
     """Return what `agg_loss` divides by: counts of the global batch, or this one's tokens and nonempty sequences."""
-    own = Totals.of(mask_BT, batch.get("loss_scale_factor"))
-    sequences = batch.get("global_batch_size", own.nonempty_sequences)
-    return replace(own, tokens=batch.get("batch_num_tokens", own.tokens), sequences=sequences)
+    here = Totals.of(mask_BT, counts.get("loss_scale_factor"))
+    sequences = counts.get("global_batch_size", here.nonempty_sequences)
+    return replace(here, tokens=counts.get("batch_num_tokens", here.tokens), sequences=sequences)
 
 
 def scale_loss(replayed: Replayed, factor: float) -> Replayed:
@@ -140,18 +140,18 @@ def translate_mode(options: Options, mode: str) -> Objective:
 
 
 def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
-    """Replay `compute_policy_loss_<mode>`; weights that are given become sampler log-probs that have them."""
-    batch = options.get("global_batch_info") or {}
+    """Replay `compute_policy_loss_<mode>`; with `rollout_is_weights`, by sampler log-probs that have them."""
+    counts = options.get("global_batch_info") or {}
     if mode == "geo_mean":  # torch.mean over all rows
-        batch = {"global_batch_size": len(inputs["mask"])}
+        counts = {"global_batch_size": len(inputs["mask"])}
     point = translate_mode(options, mode)
-    given = shared.make_loss_inputs(inputs, totals=count_totals(inputs["mask"], batch))
+    batch = shared.make_loss_inputs(inputs, totals=count_totals(inputs["mask"], counts))
     if "rollout_is_weights" in inputs:
         point = point.but(sampler_correction=SamplerCorrection.of("token", "truncate", 0.0, torch.inf))
-        given = replace(given, sampler_log_probs_BT=given.old_log_probs_BT - inputs["rollout_is_weights"].log())
+        batch = replace(batch, sampler_log_probs_BT=batch.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
-        given = replace(given, noise_BT=draw_like_verl(point, given, options.get("torch_manual_seed", 0)))
-    return scale_loss(shared.replay_loss(FRAMEWORK, point, given), batch.get("dp_size", 1))
+        batch = replace(batch, noise_BT=draw_like_verl(point, batch, options.get("torch_manual_seed", 0)))
+    return scale_loss(shared.replay_loss(FRAMEWORK, point, batch), counts.get("dp_size", 1))
 
 
 @torch.no_grad()
@@ -177,10 +177,10 @@ def replay_bypass_mode(options: Options, inputs: Inputs) -> Replayed:
     logged = {f"rollout_corr/{name}": value for name, value in logged.items()}
     logged |= correction.mismatch_metrics(rule, now_BT, sampler_BT, mask_BT)
     counts = count_totals(kept_BT, options.get("global_batch_info") or {})
-    given = shared.make_loss_inputs({**inputs, "mask": kept_BT}, totals=counts)
+    batch = shared.make_loss_inputs({**inputs, "mask": kept_BT}, totals=counts)
     if o["loss_type"] == "reinforce":  # the weight is the current policy's
-        given = replace(given, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
-    return shared.replay_loss(FRAMEWORK, translate_mode(options, "bypass_mode"), given).with_metrics(logged)
+        batch = replace(batch, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
+    return shared.replay_loss(FRAMEWORK, translate_mode(options, "bypass_mode"), batch).with_metrics(logged)
 
 
 def replay_ppo_loss(options: Options, inputs: Inputs) -> Replayed:
@@ -192,9 +192,9 @@ def replay_ppo_loss(options: Options, inputs: Inputs) -> Replayed:
 def replay_agg_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay `agg_loss` of the entropies."""
     values_BT, point = inputs["entropies"], objective({"loss_agg_mode": options["loss_agg_mode"]})
-    given = shared.make_loss_inputs({**inputs, "logprobs": values_BT}, totals=count_totals(inputs["mask"], options))
-    size = float(average(point, given, values_BT.detach().abs()))
-    return scale_loss(Replayed(average(point, given, values_BT), size), options.get("dp_size", 1))
+    batch = shared.make_loss_inputs({**inputs, "logprobs": values_BT}, totals=count_totals(inputs["mask"], options))
+    size = float(average(point, batch, values_BT.detach().abs()))
+    return scale_loss(Replayed(average(point, batch, values_BT), size), options.get("dp_size", 1))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
@@ -226,14 +226,14 @@ def replay_outcome(
     epsilon, by_token_BT = options.get("epsilon", 1e-6), inputs.get("token_level_rewards")
     rewards_B = inputs["rewards"] if by_token_BT is None else by_token_BT.sum(1)
     lengths_B, group_B = inputs["mask"].sum(1), torch.as_tensor(inputs["group_ids"])
-    given = Scored(rewards_B, group_B, lengths_B=lengths_B, lone_reward=lone_reward)
-    divisor_B = resolve(SCALES[scale])(given, epsilon)
+    scored = Scored(rewards_B, group_B, lengths_B=lengths_B, lone_reward=lone_reward)
+    divisor_B = resolve(SCALES[scale])(scored, epsilon)
     if scale == "group":  # the std of a group of one is torch.tensor(1.0)
         _, index_B, sizes_P = group_B.unique(return_inverse=True, return_counts=True)
         divisor_B = torch.where(sizes_P[index_B] == 1, torch.tensor(1.0) + epsilon, divisor_B)
     elif scale == "nonzero_share":  # a quotient of two counts
         divisor_B = 1 / (len(rewards_B) / rewards_B.count_nonzero().clamp(min=1)).double()
-    centred_B = advantages(given, baseline, "none")
+    centred_B = advantages(scored, baseline, "none")
     return pack_advantages(torch.where(centred_B == 0, 0.0, centred_B / divisor_B)[:, None] * inputs["mask"])
 
 
