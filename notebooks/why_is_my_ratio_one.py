@@ -20,10 +20,10 @@ from grpolab.doctor import SYMPTOMS
 from grpolab.doctor.pictures import passes, reach
 from grpolab.doctor.section import section
 from grpolab.report.load import load
-from grpolab.report.notebook import chosen
+from grpolab.report.notebook import choose_study
 from grpolab.report.style import png
 
-results, name, sentence = chosen()
+results, name, sentence = choose_study()
 display(Markdown(sentence))
 studies = [study for study in load(results, name) if len(study.cells)]
 

@@ -22,13 +22,8 @@ Picture = tuple[Manifest, Path]  # a figure's manifest, and its PNG relative to 
 THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
 WORDS = (*VERDICTS, HOLDS, FAILS)  # coloured where they are a cell
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+_FORM = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+_TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, **_FORM)
 
 
 def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
@@ -61,24 +56,13 @@ def gallery(name: str, pictures: Sequence[Picture], folder: Path) -> str:
     cards = [
         {
             "manifest": manifest,
-            "words": _describe(manifest.figure),
+            "words": f"{manifest.figure} {FIGURES[manifest.figure].name}".replace("_", " "),
             "image": _embed(folder / path, THUMBNAIL)[0] if manifest.numbers else None,
-            "link": f"{'report' if manifest.study == name else f'pages/{manifest.study}'}.html#{_anchor(path)}",
+            "link": f"{'report' if manifest.study == name else f'pages/{manifest.study}'}.html#{path.stem}",
         }
         for manifest, path in pictures
     ]
     return _TEMPLATES.get_template("gallery.html").render(title=f"Figures of {name}", cards=cards)
-
-
-def _describe(figure: str) -> str:
-    """Return a figure's number and name in words: `F2 clip fraction`."""
-    name = f"{figure} {FIGURES[figure].name}" if figure in FIGURES else figure
-    return name.replace("_", " ")
-
-
-def _anchor(path: Path) -> str:
-    """Return the anchor of a figure: `figures/ranking/ranking_final_accuracy.png` stands at #ranking_final_accuracy."""
-    return path.stem
 
 
 def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
@@ -120,7 +104,7 @@ def _frame_figures(tokens: list[Token], folder: Path, root: Path) -> None:
         image.attrs |= {"src": source, "style": f"width: {inches:.2f}in"}
         opening, closing = tokens[place - 1], tokens[place + 1]
         opening.tag, closing.tag = "figure", "figure"
-        opening.attrSet("id", _anchor(path))
-        if [token.type for token in tokens[place + 2 : place + 3]] == ["paragraph_open"]:
+        opening.attrSet("id", path.stem)  # where the gallery leads to
+        if place + 2 < len(tokens) and tokens[place + 2].type == "paragraph_open":
             tokens[place + 2].tag = tokens[place + 4].tag = "figcaption"
             tokens[place + 1 : place + 5] = [*tokens[place + 2 : place + 5], closing]
