@@ -22,6 +22,8 @@ Picture = tuple[Manifest, Path]  # a figure's manifest, and its PNG relative to 
 THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
 WORDS = (*VERDICTS, HOLDS, FAILS)  # coloured where they are a cell
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+_MARKDOWN.add_render_rule("table_open", lambda *_: '<div class="wide">\n<table>\n')  # wide tables scroll
+_MARKDOWN.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
 _FORM = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
 _TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, **_FORM)
 
@@ -33,13 +35,14 @@ def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
     """
     tokens = _MARKDOWN.parse(text)
     sections: list[tuple[str, str]] = []  # the anchor and title of each heading
-    for heading, text_of in pairwise(tokens):
-        if heading.type == "heading_open":
+    for token, text_of in pairwise(tokens):
+        if token.type == "heading_open":
             sections.append(("-".join(text_of.content.lower().split()), text_of.content))
-            heading.attrSet("id", sections[-1][0])
+            token.attrSet("id", sections[-1][0])
+        elif token.type == "td_open" and (word := text_of.content.strip("*")) in WORDS:
+            token.attrSet("class", word)
     for link in (child for token in tokens for child in token.children or [] if child.type == "link_open"):
         link.attrs["href"] = re.sub(r"\.md$", ".html", str(link.attrs["href"]))  # a page beside it
-    _mark_tables(tokens)
     _frame_figures(tokens, folder, root or folder)
     head = next((n + 1 for n, token in enumerate(tokens) if token.type == "heading_close"), 0)
     opening, rest = (_MARKDOWN.renderer.render(part, _MARKDOWN.options, {}) for part in (tokens[:head], tokens[head:]))
@@ -76,18 +79,6 @@ def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
             small.quantize(64, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
             content = buffer.getvalue()
     return f"data:image/png;base64,{base64.b64encode(content).decode()}", inches
-
-
-def _mark_tables(tokens: list[Token]) -> None:
-    """Let wide tables scroll, and give a cell that is a verdict its class."""
-    for place in reversed(range(len(tokens))):
-        token = tokens[place]
-        if token.type == "td_open" and (word := tokens[place + 1].content.strip("*")) in WORDS:
-            token.attrSet("class", word)
-        elif token.type == "table_open":
-            tokens.insert(place, Token("html_block", "", 0, content='<div class="wide">\n'))
-        elif token.type == "table_close":
-            tokens.insert(place + 1, Token("html_block", "", 0, content="</div>\n"))
 
 
 def _frame_figures(tokens: list[Token], folder: Path, root: Path) -> None:

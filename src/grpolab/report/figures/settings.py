@@ -51,20 +51,18 @@ def numeric_axes(study: StudyRuns) -> dict[str, str]:
 
 
 def split(
-    cells: pd.DataFrame,
-    without: Collection[str],
-    join: str = " · ",
-    units: Mapping[str, str] = MappingProxyType({}),
+    cells: pd.DataFrame, without: Collection[str], join: str = " · ", units: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, pd.DataFrame]:
     """Return rows of `cells` by the joined levels, with their units, of all factors but those in `without`."""
-    columns = [column for column in cells if column.startswith("factor/") and column[7:] not in without]
-    if not columns:
+    factors = [name[7:] for name in cells if name.startswith("factor/") and name[7:] not in without]
+    if not factors:
         return {"": cells}
-    unit_of = [f" {units[column[7:]]}" if column[7:] in units else "" for column in columns]
-    return {
-        join.join(map("".join, zip(levels, unit_of, strict=True))): frame
-        for levels, frame in cells.groupby(columns, sort=False)
-    }
+
+    def title(levels: tuple[str, ...]) -> str:
+        return join.join(f"{level} {units.get(name, '')}".rstrip() for name, level in zip(factors, levels, strict=True))
+
+    groups = cells.groupby([f"factor/{name}" for name in factors], sort=False)
+    return {title(levels): frame for levels, frame in groups}
 
 
 def _write_value(value: float) -> str:
@@ -262,15 +260,15 @@ def draw_effect_by_scale(study: StudyRuns) -> Drawing:
     }
     if not shown:
         raise NotDrawnError(NEEDS_SCALE.format(" or ".join(SCALES)))
-    row, others = f"final accuracy minus\nthat of {panels.arm_label(study, baseline)}", [*study.arms]
-    others.remove(baseline)
+    row = f"final accuracy minus\nthat of {panels.arm_label(study, baseline)}"
     sheet = Sheet(study, [row], [title for _, title in shown], height=2.0, share_x=False)
+    others = [arm for arm in study.arms if arm != baseline]
     for panel, ((scale, title), cells) in zip(sheet.grid.values(), shown.items(), strict=False):
         scores_XS = {arm: pivot_seeds(part, "scale", "score") for arm, part in cells.groupby("arm")}
         differences = {arm: scores_XS.get(arm, pd.DataFrame()) - scores_XS[baseline] for arm in others}
-        differences = {a: d.dropna(how="all").dropna(how="all", axis=1) for a, d in differences.items()}
+        paired = {arm: apart.dropna(how="all").dropna(how="all", axis=1) for arm, apart in differences.items()}
         labels = {"metric": "final_score", "scale": scale, "facet": title, "minus": baseline}
-        sheet.draw_beside(panel, differences, t_band, float, **labels)
+        sheet.draw_beside(panel, paired, t_band, float, **labels)
         _label_scale(panel, scale, study.plan["factors"][scale], SCALES[scale])
     sheet.mark(0)
     sheet.draw_legend(arms=others)
@@ -281,9 +279,8 @@ def draw_clipping_by_length(study: StudyRuns) -> Drawing:
     """Share of the tokens with an advantage that clipping silenced, and how far the ratio of a whole answer (geometric
     mean of its tokens') moves: half the distance of the 1st and 99th percentile of its logarithm, mean of A > 0 and A <
     0. Means over the optimiser steps that can clip, on log scales. Dotted: from the shortest answers on, a mean of T
-    independent log ratios of one spread and one drift. Its spread falls as 1/sqrt(T), so that what one range clips by
-    less than half is clipped ever less, what it clips by more than half ever more. A length is also another task. 0 is
-    left out.
+    independent log ratios of one spread and one drift. Its spread falls as 1/sqrt(T): a clipped share below half falls
+    with length, one above half rises. A length is also another task. 0 is left out.
     """
     parts = _complete_scales(study, "length")
     if not parts:
