@@ -29,6 +29,9 @@ class Page(HTMLParser):
         if tag not in ("img", "meta"):
             self.open.append(tag)
 
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
     def handle_endtag(self, tag):
         assert self.open.pop() == tag, "well nested"
 
