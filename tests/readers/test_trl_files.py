@@ -20,10 +20,10 @@ PYTHON: list[tuple[str, float | None]] = [
     ("import trl\ntrl.GRPOConfig(learning_rate=float('1e-5'))", 1e-5),
     ("from trl import GRPOConfig as C\nC(learning_rate=1e-5)", 1e-5),
     ("class Mine(GRPOConfig):\n  learning_rate: float = 1e-5\nMine()", 1e-5),
-    ("d = {}\nd.update(learning_rate=1e-5)\nGRPOConfig(**{**d, 'seed': 1})", 1e-5),
+    ("d = {'learning_rate': 1e-5}\nGRPOConfig(**{**d, 'seed': 1})", 1e-5),
     ("d = {'learning_rate': 1e-4}\nif small():\n  d['learning_rate'] = 1e-5\nGRPOConfig(**d)", None),
     ("d = {'learning_rate': 1e-4}\nd.update(load())\nGRPOConfig(**d)", None),
-    ("a = GRPOConfig()\na.learning_rate = 1e-5", 1e-5),
+    ("a = GRPOConfig()\na.learning_rate = 1e-5", None),
     ("a = GRPOConfig(learning_rate=1e-5)\nif big():\n  a.learning_rate = 1", None),
     ("def f(c):\n  c.learning_rate = 1e-5\na = GRPOConfig(learning_rate=1)\nf(a)", None),
     ("if big():\n  lr = 1e-4\nelse:\n  lr = 1e-5\nGRPOConfig(learning_rate=lr)", None),
@@ -38,7 +38,6 @@ PYTHON: list[tuple[str, float | None]] = [
     ("def f():\n  global LR\n  LR = 1\nLR = 1e-5\nGRPOConfig(learning_rate=LR)", None),
     ("LR = (3\n  % 2)\nGRPOConfig(learning_rate=LR * 1e-5)", 1e-5),
     ("!pip install trl\n%cd x\nGRPOConfig(learning_rate=1e-5)", 1e-5),
-    ("a = (\nGRPOConfig(learning_rate=1)\n\nb = GRPOConfig(\n  learning_rate=1e-5,\n)", 1e-5),  # the first is no Python
     ("a = GRPOConfig(learning_rate=1)\nb = GRPOConfig(learning_rate=1e-5)\nGRPOTrainer(args=b)", 1e-5),
 ]
 
@@ -152,6 +151,7 @@ WHAT_IT_IS = [
     ("a.json", '{"log_history": []}', "use grpolab diagnose --from trl"),
     ("a.py", "from trl import GRPOConfig\nTrlParser((GRPOConfig,))", "from a recipe or its command line"),
     ("a.sh", "accelerate launch grpo.py --config recipes/a.yaml", "takes its GRPOConfig from recipes/a.yaml"),
+    ("a.py", "a = (\nGRPOConfig(beta=1)\nb = 1", "is no Python that can be read"),
     ("a.ipynb", "{}", "it has no cells"),
 ]
 

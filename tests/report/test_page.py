@@ -27,7 +27,7 @@ from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
 from grpolab.report.text import number
 from grpolab.sweep.compose import compose
-from grpolab.sweep.multirun import cell_of
+from grpolab.sweep.plan import cell_of
 
 TWO_ARMS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
 

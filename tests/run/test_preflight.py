@@ -19,10 +19,10 @@ from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.studies import train as command
 from grpolab.sweep import jobs
 from grpolab.sweep.compose import compose
-from grpolab.sweep.multirun import cell_of
+from grpolab.sweep.plan import cell_of
 from grpolab.sweep.worker import Worker
 from grpolab.tasks import make_task
-from grpolab.tasks.char_count import CharCount
+from grpolab.tasks.generated import CharCount
 from grpolab.tasks.imports import load_object
 
 

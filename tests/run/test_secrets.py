@@ -34,7 +34,7 @@ def score(prompt, answer, completion):
     return 1.0
 """
 TASK = """
-from grpolab.tasks.addition import Addition
+from grpolab.tasks.generated import Addition
 
 class Judged(Addition):
     def __init__(self, digits, token):

@@ -1,7 +1,5 @@
 """A progress that adds up; `--json-lines`: a program follows a sweep by standard output, and nothing else is there."""
 
-from __future__ import annotations
-
 import io
 import json
 import signal

@@ -18,8 +18,7 @@ from grpolab.sweep.compose import compose
 from grpolab.sweep.engine import WorkerPool, worker_slots
 from grpolab.sweep.jobs import Request, Schedule
 from grpolab.sweep.ledger import JournalReader
-from grpolab.sweep.multirun import cell_of, expand_multirun
-from grpolab.sweep.plan import plans
+from grpolab.sweep.plan import cell_of, expand_multirun, plans
 from grpolab.sweep.progress import Progress
 
 TINY = [
@@ -113,8 +112,7 @@ def test_the_parent_imports_nothing_heavy():
     code = """
 import sys
 import grpolab.cli, grpolab.studies.sweep, grpolab.studies.train, grpolab.sweep.plan, grpolab.sweep.compose
-from grpolab.sweep.plan import plans
-from grpolab.sweep.multirun import cell_of, expand_multirun
+from grpolab.sweep.plan import cell_of, expand_multirun, plans
 plans("clip_range")
 print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas") if name in sys.modules])
 """

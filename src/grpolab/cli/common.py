@@ -10,6 +10,7 @@ import yaml
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root
+from grpolab.terminal import visible
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 Command = Callable[[argparse.Namespace], int | None]  # an exit code; None is OK
@@ -21,7 +22,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
-        self.exit(WRONG_REQUEST, f"grpolab: {message} (`{self.prog} --help`)\n")
+        self.exit(WRONG_REQUEST, visible(f"grpolab: {message} (`{self.prog} --help`)\n"))
 
 
 def results_of(arguments: argparse.Namespace) -> Results:

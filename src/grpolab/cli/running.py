@@ -69,7 +69,7 @@ def _train(arguments: argparse.Namespace) -> int:
         return OK
     from grpolab.lint.rules import check_run
     from grpolab.lint.study_rules import check_plans
-    from grpolab.sweep.multirun import cell_of, expand_multirun
+    from grpolab.sweep.plan import cell_of, expand_multirun
 
     overrides, name = arguments.overrides, arguments.name
     with _output(arguments.json_lines):

@@ -1,54 +1,33 @@
 """Read the training command of a bash script, as it starts for somebody who set nothing. Nothing is run.
 
 The script is read once, command by command: assignments, arrays, `${X:-default}`, `$((..))`, tests of what is known.
-What only a run can tell stays in its word as it is written, and is listed as open: `"$@"`, `$(..)`, a variable that
-nothing sets, and a variable that an undecided condition, a loop or a function may set.
+What only a run can tell, or is not read, stays in its word as it is written, and is listed as open: `"$@"`, `$(..)`, a
+variable that nothing sets, or that an undecided condition, a loop, a function or a pipe may set.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import functools
 import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from grpolab.readers import shell_words as sh
 from grpolab.readers.python import calculate
-from grpolab.readers.shell_words import (
-    ASSIGNMENT,
-    CLOSERS,
-    GAP,
-    MARKS,
-    OPEN,
-    OPENERS,
-    PART,
-    UNSET,
-    ScriptError,
-    find_piece_end,
-    find_subshells,
-    mark_open,
-    split_readable,
-    split_tokens,
-    unmark,
-)
+from grpolab.readers.shell_words import ASSIGNMENT, GAP, OPEN, PART, ScriptError, mark_open, unmark
 
 MOST_SPENT = 1 << 20  # characters that expansions make, and variables that branches copy
-PARAMETER = re.compile(
-    r"\$(?:([A-Za-z_]\w*|[@*#?$!0-9-])|\{([A-Za-z_]\w*|[@*#]|\d+)(?:\[([^\]]*)\])?(.*)\})", re.DOTALL
-)
+_NAMED = r"\$(?:([A-Za-z_]\w*|[@*#?$!\d-])|\{(\w+|[@*#])(\[[@*]\])?(?:(:?[-=])(.*)|(.*))\})"
+PARAMETER = re.compile(_NAMED, re.DOTALL)  # the last group: a form that is not read
 DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
-SUCCEED = {":", "true", "cd", "mkdir", "module", "source", ".", "set", "conda", "echo", "rm"}
 OF_THE_MACHINE = {"HOME", "USER", "PWD", "HOSTNAME", "PATH", "RANDOM", "SECONDS", "UID", "BASH_SOURCE"}
 ABSENT = re.compile(r"import torch_npu|\bnpu-smi\b|\brocm-smi\b")  # probes for special hardware, which fail
 FALLBACK = re.compile(r"\|\|\s*echo\s+(\w+)\W*$")  # and what `$(probe && echo A || echo B)` says then
-COUNTED = re.compile(
-    r"[A-Za-z_]\w*(?=\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:(?<=\+\+)|(?<=--))[A-Za-z_]\w*"
-)  # in `(( .. ))`
-COMPARISONS = {
-    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
-    "-ge": operator.ge,
-}  # fmt: skip
+COUNTS = re.compile(r"\+\+|--|(?<![<>=!])=(?!=)|<<=|>>=")  # signs in `(( .. ))` that set a variable
+COMPARISONS = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 Variables = dict[str, list[str]]  # the elements of each; a scalar has one
 
 
@@ -65,7 +44,7 @@ def find_training_command(text: str, is_training: Callable[[list[str]], bool]) -
     """Return the first command of a script that is a training, by its expanded words; None where there is none."""
     reader, notes = _Reader(is_training), list[str]()
     try:
-        reader.read(MARKS.sub("?", text).replace("\r\n", "\n"))
+        reader.read(sh.MARKS.sub("?", text).replace("\r\n", "\n"))
     except (ScriptError, RecursionError) as error:
         reason = str(error) if isinstance(error, ScriptError) else "it nests deeply"
         notes = [f"not all of the script is read: {reason}"]
@@ -83,10 +62,12 @@ class _Block:
     """A compound command that is being read. `taken` and `rest` are None where only a run can tell."""
 
     kind: str
+    start: Variables  # before the branch in hand
+    is_certain: bool  # it is run, if what is around it is
     taken: bool | None  # the branch in hand is run
     rest: bool | None  # a later branch may be run
-    before: tuple[Variables, bool | None]  # the variables and `rest` before the branch in hand
-    outside: Variables | None  # what is set again behind a subshell
+    rest_before: bool | None = None  # the same before the branch in hand
+    ways: list[Variables] = field(default_factory=list)  # the variables behind each branch that may be run
     word: str | None = None  # of `case`
 
 
@@ -103,78 +84,73 @@ class _Reader:
 
     def read(self, text: str) -> None:
         """Read a script. Raises ScriptError where it cannot be read to its end."""
-        commands, error = split_readable(text)
-        subshells = find_subshells(commands)
         outcome: bool | None = True
-        for at, (joint, words) in enumerate(commands):
+        for joint, words, behind in sh.split_commands(text):
             self.spend(1)
-            # Behind `&&` or `||` a command is run, or not, or only a run can tell.
-            is_chained = joint in ("&&", "||")
-            taken = None if is_chained and outcome is None else not is_chained or outcome is (joint == "&&")
+            # Behind `&&` or `||` a command is run, or not, or only a run can tell; in a pipe it sets nothing outside.
+            is_chained, is_piped = joint in ("&&", "||"), bool({joint, behind} & {"|", "|&"}) or behind == "&"
+            is_open = is_piped or (is_chained and outcome is None)
+            taken = None if is_open else not is_chained or outcome is (joint == "&&")
             is_dead = self.has_ended or any(block.taken is False for block in self.blocks)
-            outside = self.variables if at in subshells else None
             match words[0]:
-                case "!":
-                    continue
-                case kind if kind in OPENERS:
-                    taken = None if kind == "function" else taken
-                    self.spend(len(self.variables))
-                    self.blocks.append(block := _Block(kind, taken, taken, (dict(self.variables), taken), outside))
-                    self.variables = dict(self.variables)
-                    if kind == "case" and not is_dead:
+                case kind if kind in sh.OPENERS:
+                    taken = None if kind in ("function", "(") else taken
+                    self.blocks.append(block := _Block(kind, self.variables, taken is not None, taken, taken))
+                    if kind in ("function", "(", "{"):
+                        self.begin_branch(True)
+                    elif kind == "case" and not is_dead:
                         block.word = self.get_known(self.expand_text(words[1]))
                     elif kind == "for" and not is_dead:
                         self.variables[words[1]] = [mark_open(" or ".join(words[3:]) or "$@")]
                 case "then" if self.blocks:
-                    self.enter(outcome)
-                case "do" if self.blocks:  # several passes, if there is one
-                    kind = self.blocks[-1].kind
-                    self.enter(False if kind != "for" and outcome is (kind == "until") else None)
+                    self.begin_branch(outcome)
+                case "do" if self.blocks:  # only a run can tell how often
+                    self.begin_branch(None)
                 case "else" if self.blocks:
                     self.end_branch()
-                    self.enter(True)
+                    self.begin_branch(True)
                 case "pattern" if self.blocks and not is_dead:
                     word, is_default = self.blocks[-1].word, words[1:] == ["*"]
                     patterns = [self.expand_text(pattern) for pattern in words[1:]]
                     is_fit = word is not None and any(fnmatch.fnmatchcase(word, pattern) for pattern in patterns)
-                    self.enter(is_default or (None if word is None else is_fit))
+                    self.begin_branch(is_default or (None if word is None else is_fit))
                 case "elif" | ";;" if self.blocks:
                     self.end_branch()
                     self.blocks[-1].taken = self.blocks[-1].rest
-                case closer if closer in CLOSERS and self.blocks:
+                case closer if closer in sh.CLOSERS and self.blocks:
                     self.end_branch()
                     block = self.blocks.pop()
-                    self.variables = self.variables if block.outside is None else block.outside
+                    is_passed = block.rest is not False or is_piped or not block.is_certain
+                    ways = [block.start] * (is_passed or not block.ways) + block.ways
+                    self.variables = functools.reduce(merge_ways, ways)
                     outcome = outcome if closer in ("}", ")") else True
                 case _ if not is_dead and taken is not False:
                     before = self.variables
-                    if taken is None or outside is not None:
-                        self.spend(len(before))
-                        self.variables = dict(before)
-                    outcome = self.read_simple(words, is_chained)
-                    if outside is not None:
-                        self.variables = outside
-                    elif taken is None:
+                    self.variables = self.copy(before) if taken is None else before
+                    outcome = self.read_simple(words[words[0] == "!" :], is_chained)
+                    if taken is None:
                         self.variables = merge_ways(before, self.variables)
-                    if outcome is not None and at and commands[at - 1][1] == ["!"]:
+                    if outcome is not None and words[0] == "!":
                         outcome = not outcome
-        if error:
-            raise error
 
-    def enter(self, holds: bool | None) -> None:
+    def copy(self, variables: Variables) -> Variables:
+        self.spend(len(variables))
+        return dict(variables)
+
+    def begin_branch(self, holds: bool | None) -> None:
         """Begin a branch of the innermost block, by its condition."""
         block = self.blocks[-1]
-        self.spend(len(self.variables))
-        block.before = dict(self.variables), block.rest
+        block.start, self.variables, block.rest_before = self.variables, self.copy(self.variables), block.rest
         block.taken = False if False in (block.rest, holds) else None if None in (block.rest, holds) else True
         if block.taken is not False:
             block.rest = False if holds else None
 
     def end_branch(self) -> None:
-        """End the branch in hand; what it sets is open where only a run can tell whether it is taken."""
+        """End the branch in hand; the next one begins with the variables before it."""
         block = self.blocks[-1]
-        if block.taken is None:
-            self.variables = merge_ways(block.before[0], self.variables)
+        if block.taken is not False:
+            block.ways.append(self.variables)
+        self.variables = self.copy(block.start)
 
     def read_simple(self, words: list[str], is_chained: bool) -> bool | None:
         """Read an assignment, a test or a program; return whether it succeeds, None where only a run can tell."""
@@ -187,7 +163,8 @@ class _Reader:
         if words[0] in ("[", "[[", "test") or words[-1] == "]]":
             return self.decide([self.expand_text(word) for word in words if word not in ("[", "[[", "test", "]", "]]")])
         if words[0].startswith("(("):
-            self.variables |= {name: [mark_open(words[0])] for name in COUNTED.findall(words[0])}
+            names = re.findall(r"[A-Za-z_]\w*", words[0]) if COUNTS.search(words[0]) else []
+            self.variables |= {name: [mark_open(words[0])] for name in names}
             return None
         fields = [each for word in words[first:] for each in self.expand_words(word)] or [":"]
         name = fields[0]
@@ -197,15 +174,16 @@ class _Reader:
                 block = self.blocks[-1]
                 block.taken = False
                 if name == "exit":  # what trains is another branch
-                    self.variables, block.rest = dict(block.before[0]), block.before[1]
-        elif name == "set" and "--" in fields:
-            self.has_arguments = True
+                    block.rest = block.rest_before
+                else:
+                    block.ways.append(self.variables)
         elif name in ("read", "unset"):
             self.variables |= {each: [mark_open(f"${each}")] for each in fields[1:]}
+        self.has_arguments |= name == "set" and "--" in fields
         fields = fields[1:] if name == "eval" else fields
         if name not in ("echo", "printf", "cat", "grep") and self.is_training(list(map(unmark, fields))):
             self.trainings.setdefault(tuple(fields))
-        return True if name in SUCCEED else False if name == "false" or ABSENT.search(" ".join(fields)) else None
+        return True if name in (":", "true") else False if name == "false" or ABSENT.search(" ".join(fields)) else None
 
     def decide(self, operands: list[str]) -> bool | None:
         """Decide `[ .. ]`; a variable that nothing sets is empty in it."""
@@ -239,8 +217,8 @@ class _Reader:
         if index:
             self.variables[name] = [mark_open(word)]
         elif right.startswith("("):
-            inside = [each for token in split_tokens(right[1:-1]) if token != "\n" for each in self.expand_words(token)]
-            self.variables[name] = [*old, *inside]
+            tokens = [token for token in sh.split_tokens(right[1:-1]) if token != "\n"]
+            self.variables[name] = [*old, *(each for token in tokens for each in self.expand_words(token))]
         else:
             self.variables[name] = ["".join(old[:1]) + self.expand_text(right), *old[1:]]
 
@@ -256,7 +234,7 @@ class _Reader:
         """Return a word without its quotes and with its expansions, GAP between the words that it becomes."""
         at, pieces = 0, list[str]()
         while at < len(word):
-            start, at = at, find_piece_end(word, at, quoted)
+            start, at = at, sh.find_piece_end(word, at, quoted)
             if (name := PARAMETER.match(word, start)) and name[1]:
                 at = name.end()
             piece = word[start:at]
@@ -275,36 +253,29 @@ class _Reader:
         return "".join(pieces)
 
     def expand_parameter(self, source: str) -> str:
-        """Return what `$X`, `${..}`, `$((..))` or `$(..)` is."""
+        """Return what `$X`, `${X:-..}`, `$((..))` or `$(..)` is; any other form is open."""
         if source.startswith("$(("):
             number = self.calculate(source[3:-2])
             return mark_open(source) if number is None else str(number)
         if (match := PARAMETER.fullmatch(source)) is None:
             fallback = FALLBACK.search(source) if ABSENT.search(source) else None
             return fallback[1] if fallback else mark_open(source)
-        plain, braced, index, rest = match.groups()
-        name = plain or braced
+        scalar, braced, index, sign, default, rest = match.groups()
+        name = scalar or braced
         elements = self.variables.get(name)
         has_arguments = self.has_arguments or any(block.kind == "function" for block in self.blocks)
         is_set_elsewhere = name in "@*?$!-0" or (has_arguments and name[0] in "#123456789")
-        if is_set_elsewhere or (elements is None and name in OF_THE_MACHINE):
+        if rest or is_set_elsewhere or (elements is None and name in OF_THE_MACHINE):
             return mark_open(source)
-        if name == "#":  # the number of arguments, or the length of a variable
-            return mark_open(source) if rest else "0"
-        if index in ("@", "*"):
-            return mark_open(source) if rest else GAP.join(elements or [])
-        if (at := self.calculate(index) if index else 0) is None:
-            return mark_open(source)
-        value = mark_open(source, UNSET) if elements is None else "".join(elements[at:][:1])
-        if default := re.fullmatch(r"(:?)([-=+?])(.*)", rest or "", re.DOTALL):
-            is_empty = elements is None or bool(default[1] and self.get_known(value) == "")
-            if default[2] == "+":
-                return "" if is_empty else self.expand(default[3], is_split=False)
-            if is_empty and default[2] in "-=":
-                value = self.expand(default[3], is_split=False)
-                self.variables |= {name: [value]} if default[2] == "=" else {}
-            return value
-        return mark_open(source) if rest else value
+        if name == "#":
+            return "0"
+        if index:
+            return GAP.join(elements or [])
+        value = mark_open(source, sh.UNSET) if elements is None else "".join(elements[:1])
+        if sign and (elements is None or (":" in sign and self.get_known(value) == "")):
+            value = self.expand(default, is_split=False)
+            self.variables |= {name: [value]} if "=" in sign else {}
+        return value
 
     def calculate(self, expression: str) -> int | None:
         """Return what `$((..))` is; None where it is open or has a sign that is not read."""

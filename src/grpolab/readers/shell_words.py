@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -16,10 +17,9 @@ BLANKS = re.compile(r"(?:(?:[ \t\r]|\\\r?\n)*(?:#[^\n]*)?)")
 OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&?|&(?!>)|[;()\n]")
 REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()[ \t]*")
 BRACKETS = (("$((", "))"), ("${", "}"), ("$(", ")"), ("`", "`"), ("<(", ")"), (">(", ")"), ('"', '"'))
-KEYWORDS = {"if", "then", "elif", "else", "fi", "do", "done", "while", "until", "esac", "{", "}", "!"}
 OPENERS = {"if", "while", "until", "for", "case", "{", "(", "function"}
 CLOSERS = {"fi", "done", "esac", "}", ")"}
-IN_SUBSHELL = {"|", "|&", "&"}  # operators whose commands leave the script's variables alone
+KEYWORDS = {"if", "then", "elif", "else", "do", "while", "until", "{"}
 
 
 class ScriptError(ValueError):
@@ -100,12 +100,12 @@ def split_tokens(text: str) -> Iterator[str]:
         at = max(end, at + 1)
 
 
-def split_commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each command with the operator before it; a keyword is a command."""
+def split_commands(text: str) -> Iterator[tuple[str, list[str], str]]:
+    """Yield the operator before each command, its words and the operator behind it; a keyword is a command."""
     words, joint, is_pattern = list[str](), ";", False
-    for token in split_tokens(text):
+    for token in itertools.chain(split_tokens(text), "\n"):
         if is_pattern and token == ")":
-            yield ";", ["pattern", *words]
+            yield ";", ["pattern", *words], ";"
             words, is_pattern = [], False
         elif is_pattern and (token != "esac" or words):
             words += [token] if token not in ("(", "|", "\n") else []
@@ -115,45 +115,19 @@ def split_commands(text: str) -> Iterator[tuple[str, list[str]]]:
             continue
         elif OPERATOR.fullmatch(token):
             if words and words != ["function"]:
-                yield joint, words
-            if token in ("(", ")"):
-                yield joint, [token]
-            elif token.startswith(";;"):
-                yield ";", [";;"]
-                is_pattern = True
+                yield joint, words, token
+            if token == "(" or token.startswith(";;"):
+                yield joint, [token[:2]], ""
+                is_pattern = token != "("
             if token != "\n" or words:  # a line may end behind `&&`
-                joint = token if token in ("&&", "||", *IN_SUBSHELL) else ";"
-                words = words if words == ["function"] else []
+                joint = token if token in ("&&", "||", "|", "|&") else ";"
+            words = [token] if token == ")" else words if words == ["function"] else []
         elif token in KEYWORDS and (not words or words[0] == "function"):
-            yield joint, ["function"] if words else [token]
-            words, joint, is_pattern = [], ";", False
+            yield joint, ["function"] if words else [token], ""
+            words, joint = [], ";"
         else:
+            is_pattern = False
             words.append(token)
             if token == "in" and words[0] == "case":
-                yield joint, words
+                yield joint, words, ""
                 words, joint, is_pattern = [], ";", True
-    if words:
-        yield joint, words
-
-
-def split_readable(text: str) -> tuple[list[tuple[str, list[str]]], ScriptError | None]:
-    """Return the commands up to the first place that cannot be read, and why it cannot."""
-    commands: list[tuple[str, list[str]]] = []
-    try:
-        commands.extend(split_commands(text))
-    except ScriptError as error:
-        return commands, error
-    return commands, None
-
-
-def find_subshells(commands: list[tuple[str, list[str]]]) -> set[int]:
-    """Return the numbers of the commands that run in a subshell: `( .. )`, the parts of a pipe, what `&` ends."""
-    subshells, starts = set[int](), list[int]()
-    behind = [joint for joint, _ in commands[1:]] + [";"]
-    for at, (joint, words) in enumerate(commands):
-        if words[0] in OPENERS:
-            starts.append(at)
-        start = starts.pop() if words[0] in CLOSERS and starts else at
-        if joint in ("|", "|&") or words[0] == "(" or (behind[at] in IN_SUBSHELL and words[0] not in OPENERS):
-            subshells.add(start)
-    return subshells

@@ -58,9 +58,9 @@ def read(file: ConfigFile) -> Given:
 
 
 def _read_python(file: ConfigFile) -> Given:
-    tree, broken = parse_python(file.text)
-    source, names = Source(tree), _class_names(tree)
-    notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
+    if (tree := parse_python(file.text)) is None:
+        raise file.refusal("is no Python that can be read")
+    source, names, notes = Source(tree), _class_names(tree), list[str]()
     calls = sorted((call for name in names for call in source.calls[name]), key=lambda call: call.lineno)
     if calls:
         call = _trained_with(source, calls)
@@ -87,8 +87,7 @@ def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
     """Return the call whose object a GRPOTrainer is given, else the first."""
     trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer in source.calls[name]]
     given = [keyword.value for trainer in trainers for keyword in trainer.keywords if keyword.arg == "args"]
-    names = [source.qualify(node) for node in given if isinstance(node, ast.Name)]
-    made = [*given, *(value for name in names for value in source.names.get(name, []))]
+    made = [*given, *(value for node in given for value in source.names.get(last_name(node), []))]
     return next((call for call in calls if call in made), calls[0])
 
 

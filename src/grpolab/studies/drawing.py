@@ -55,12 +55,9 @@ def ensure_geometry(results: Results) -> None:
     """Make the tables behind the analytic figures unless they exist."""
     if results.geometry.exists() and results.surface.exists():
         return
-    from grpolab.report import surrogate_tables
+    from grpolab.report.surrogate_tables import curve_table, surface_table
 
-    for file, rows in (
-        (results.geometry, surrogate_tables.curve_table()),
-        (results.surface, surrogate_tables.surface_table()),
-    ):
+    for file, rows in {results.geometry: curve_table(), results.surface: surface_table()}.items():
         text = io.StringIO()
         writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
         writer.writeheader()

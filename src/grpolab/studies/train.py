@@ -15,8 +15,7 @@ from grpolab.sweep.engine import TICK_SECONDS, Engine, Listener
 from grpolab.sweep.jobs import WARM_START, Job, Schedule, check_runs, run_job, warm_start_jobs, write_plan
 from grpolab.sweep.launch import interruptible, mirrored, say_end, say_unmoved, ui_command
 from grpolab.sweep.ledger import JournalReader, average_runs, cell_state, result_lines, set_failure_aside
-from grpolab.sweep.multirun import plan_of_run, refuse_taken_name
-from grpolab.sweep.plan import Cell
+from grpolab.sweep.plan import Cell, plan_of_run, refuse_taken_name
 from grpolab.sweep.progress import Estimate, send, show_progress
 from grpolab.sweep.worker import LEFT, do_job
 from grpolab.terminal import say
@@ -42,8 +41,8 @@ def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
     todo = [] if state.outcome else [*warm_start_jobs([cell], results), run_job(cell, label)]
     created = datetime.now(UTC).isoformat(timespec="seconds")
     write_plan(results.plan(name), plan_of_run(name, cell, overrides).document(created, commit(project_root())))
-    done, to_train = int(not todo), int(bool(todo))
-    counts = {"runs": 1, "done": done, "committed": 0, "to_train": to_train, "warm_starts": max(0, len(todo) - 1)}
+    done, warm_starts = int(not todo), max(0, len(todo) - 1)
+    counts = {"runs": 1, "done": done, "committed": 0, "to_train": 1 - done, "warm_starts": warm_starts}
     send("plan", studies=[{"study": name, "cells": 1, "seeds": [settings.seed], "done": done}], **counts)
     with interruptible(), mirrored(results, uri, name):
         if todo:
@@ -86,7 +85,6 @@ class ThisProcess(Engine):
                     raise KeyboardInterrupt
 
     def leave(self, _signature: str = "") -> None:
-        """Stop at the next rollout boundary."""
         self._is_leaving = True
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:

@@ -41,7 +41,6 @@ class Job:
     warm_start: str | None = None  # signature of the warm start that must exist before
 
     def folder(self, results: Results) -> Path:
-        """Return the folder of its journal and outcome."""
         return results.run(self.signature) if self.kind == RUN else results.warm_start(self.signature)
 
     def outcome(self, results: Results) -> dict[str, Any] | None:
@@ -59,18 +58,17 @@ class Job:
 
 
 def run_job(cell: Cell, label: str) -> Job:
-    """Return the job of a cell."""
-    steps = cell.settings.planned_steps
-    return Job(RUN, cell.signature, label, cell.settings.model_dump(), cell.cost, steps, cell.warm_start)
+    settings = cell.settings
+    return Job(RUN, cell.signature, label, settings.model_dump(), cell.cost, settings.planned_steps, cell.warm_start)
 
 
 def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
     """Return the jobs of the warm starts that cells need and that are missing or damaged."""
     jobs = []
     for name, cell in {cell.warm_start: cell for cell in cells}.items():
-        warm = cell.settings.warm_start
-        label = f"warm start {task_title(cell.settings.task)}, seed {warm.seed}"
-        jobs.append(Job(WARM_START, name, label, cell.settings.model_dump(), cell.warm_start_cost, warm.max_steps))
+        settings, warm = cell.settings, cell.settings.warm_start
+        label = f"warm start {task_title(settings.task)}, seed {warm.seed}"
+        jobs.append(Job(WARM_START, name, label, settings.model_dump(), cell.warm_start_cost, warm.max_steps))
     return [job for job in jobs if job.outcome(results) is None]
 
 
@@ -179,12 +177,10 @@ class Schedule:
         self.add(sorted(jobs, key=lambda job: job.cost, reverse=True))
 
     def __bool__(self) -> bool:
-        """Return True while a job is unfinished."""
         return bool(self._open)
 
     @property
     def waiting(self) -> int:
-        """Number of jobs that no worker has."""
         return len(self._open) - len(self._out)
 
     def ready(self) -> Iterator[Job]:
@@ -201,7 +197,6 @@ class Schedule:
         self._open = dict(sorted(self._open.items(), key=lambda item: item[1].kind != WARM_START))  # stable
 
     def hand_out(self, job: Job) -> None:
-        """Note that a worker has the job."""
         self._out.add(job.signature)
 
     def pass_over(self, job: Job) -> None:
@@ -209,7 +204,6 @@ class Schedule:
         self._open[job.signature] = self._open.pop(job.signature)
 
     def put_back(self, job: Job) -> None:
-        """Note that no worker has the job any more."""
         self._out.discard(job.signature)
 
     def finished(self, job: Job, succeeded: bool) -> list[Job]:

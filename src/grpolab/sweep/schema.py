@@ -82,9 +82,10 @@ def sentences(model: type[BaseModel], error: ValidationError, also: Sequence[str
 
 
 def _sentences(model: type[BaseModel], entry: dict[str, Any], also: Sequence[str]) -> list[str]:
-    if entry["type"] == "value_error":
-        return str(entry["ctx"]["error"]).split("; ")
     key, schema = locate(model, entry["loc"])
+    if entry["type"] == "value_error":
+        error = entry["ctx"]["error"]
+        return [f"{key}: {error}"] if isinstance(error, StandsTwice) else str(error).split("; ")
     if entry["type"] == "extra_forbidden":
         prefix, parent = locate(model, entry["loc"][:-1])
         beside = [f"{prefix}.{name}" if prefix else name for name in parent.get("properties", {})]
@@ -142,10 +143,14 @@ Level = Overrides | dict[str, Overrides]  # the same for every arm, or to each a
 Factors = dict[str, dict[str, Level]]
 
 
+class StandsTwice(ValueError):
+    """A name stands twice in a list; the sentence of a study file says in which."""
+
+
 def different(names: Sequence[Any]) -> Sequence[Any]:
-    """Return the names. Raises ValueError if one stands twice."""
+    """Return the names. Raises StandsTwice if one stands twice."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
-        raise ValueError(f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
+        raise StandsTwice(f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
     return names
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -63,6 +64,14 @@ def draw(results: Results, study: str) -> None:
     """Nothing."""
 
 
+def kill(command: subprocess.Popen[bytes]) -> None:
+    """With -9; its workers must die with it."""
+    workers = psutil.Process(command.pid).children(recursive=True)
+    command.kill()
+    command.wait()
+    assert not psutil.wait_procs(workers, timeout=90)[1]
+
+
 class TuningProject:
     """The project, and its results in `root`."""
 
@@ -94,6 +103,9 @@ class TuningProject:
         log = (self.folder / "said.txt").open("ab")
         return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=log, stderr=log)
 
+    def far_enough(self, command: subprocess.Popen[bytes], steps: int) -> bool:
+        return command.poll() is not None or len(self.steps()) >= steps
+
     @property
     def orders(self) -> str:
         """What the workers are told."""
@@ -101,11 +113,9 @@ class TuningProject:
 
     @property
     def trials_file(self) -> Path:
-        """trials.json."""
         return self.root / "studies" / "mine" / "tuning" / "trials.json"
 
     def document(self) -> dict[str, Any]:
-        """Its content."""
         return json.loads(self.trials_file.read_text())
 
     def trials(self) -> list[dict[str, Any]]:
