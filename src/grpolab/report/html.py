@@ -24,8 +24,10 @@ WORDS = (*VERDICTS, HOLDS, FAILS)  # coloured where they are a cell
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 _MARKDOWN.add_render_rule("table_open", lambda *_: '<div class="wide">\n<table>\n')  # wide tables scroll
 _MARKDOWN.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
-_FORM = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-_TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, **_FORM)
+_LOADER = FileSystemLoader(Path(__file__).parent / "templates")
+_TEMPLATES = Environment(
+    loader=_LOADER, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+)
 
 
 def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:

@@ -193,7 +193,9 @@ def _draw_figures(
     processes = ProcessPoolExecutor(workers, get_context("spawn"), _keep_studies, (studies,)) if workers > 1 else None
     drawn: dict[str, list[Picture]] = {study.name: [] for study in studies}
     with _safe_path(), processes or nullcontext() as pool:
-        futures = [pool and pool.submit(_draw_one, name, figure, output / path) for name, figure, path in wanted]
+        futures = [
+            pool.submit(_draw_one, name, figure, output / path) if pool else None for name, figure, path in wanted
+        ]
         for number, (future, (name, figure, path)) in enumerate(zip(futures, wanted, strict=True), start=1):
             progress(f"figure {number}/{len(wanted)}: {name} {figure}")
             manifest = future.result() if future else _draw_one(name, figure, output / path)

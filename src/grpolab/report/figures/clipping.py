@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
@@ -101,7 +103,7 @@ def draw_clip_conventions(study: StudyRuns) -> Drawing:
             values_XS = panels.pivot_seeds(updates, x, metric)
             is_sum = not values_XS.empty and values_XS.max(axis=None) > 1  # over sequences
             values_XS = panels.smooth(values_XS) if x == "rollout_step" else values_XS
-            of_line = {"metric": metric, "label": label, "by": x, "facet": facet}
+            of_line: dict[str, Any] = {"metric": metric, "label": label, "by": x, "facet": facet}
             sheet.draw_means(panel, values_XS, looks[metric], t_band if is_sum else share_band, **of_line)
         panel.set_xlabel("pass (0 = first)" if x == "iteration" else "rollout steps")
         panels.set_whole_ticks(panel)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
@@ -106,14 +108,15 @@ def draw_gradient_norm(study: StudyRuns) -> Drawing:
     sheet = Sheet(study, [over_time, by_update], share_x=False)
     sheet.draw_metric(over_time, "updates", "grad_norm", log=True, how="max")
     for panel, facet, arm, updates in sheet.by_arm(over_time, "updates"):
-        look, labels = sheet.styles[arm], {"metric": "grad_norm", "facet": facet, "arm": arm}
+        look = sheet.styles[arm]
+        labels: dict[str, Any] = {"metric": "grad_norm", "facet": facet, "arm": arm}
         for seed, norms in pivot_seeds(updates, "rollout_step", "grad_norm", "max").items():
             spikes = norms[gradient_spikes(norms.to_numpy(), study.thresholds)]
             panel.plot(spikes.index, spikes, "*", color=look.colour, markersize=5, markeredgewidth=0)
             sheet.record({"x": spikes.index.tolist(), "spikes": spikes.tolist()}, **labels, seed=seed)
         places = updates.assign(update=updates.groupby(["seed", "rollout_step"]).cumcount())
-        norms_XS, of_update = pivot_seeds(places, "update", "grad_norm", "median"), {"by": "update in the batch"}
-        sheet.draw_means(sheet.grid[by_update, facet], norms_XS, look, geometric_band, **labels, **of_update)
+        norms_XS, labels["by"] = pivot_seeds(places, "update", "grad_norm", "median"), "update in the batch"
+        sheet.draw_means(sheet.grid[by_update, facet], norms_XS, look, geometric_band, **labels)
     for (row, _), panel in sheet.grid.items():
         panels.set_log_axis(panel, "y")
         panel.set_xlabel("rollout steps" if row == over_time else "update of a batch")

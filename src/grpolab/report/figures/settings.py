@@ -128,8 +128,8 @@ def draw_batch_reuse(study: StudyRuns) -> Drawing:
             for metric in ("clip/active", "final_score")
         )
         gain_XS = score_XS - score_XS.reindex([baseline_passes]).iloc[0]
-        clip_labels = {"metric": "clip/active", "facet": facet}
-        gain_labels = {"metric": "final_score", "facet": facet, "minus": baseline}
+        clip_labels: dict[str, Any] = {"metric": "clip/active", "facet": facet}
+        gain_labels: dict[str, Any] = {"metric": "final_score", "facet": facet, "minus": baseline}
         for row, values_XS, band, labels in (
             (clipped, clip_XS, share_band, clip_labels),
             (gain, gain_XS, t_band, gain_labels),
@@ -301,7 +301,7 @@ def draw_clipping_by_length(study: StudyRuns) -> Drawing:
             if values_XS.empty:
                 continue
             look, lengths = sheet.styles.get(arm, BLACK), values_XS.index.tolist()
-            labels = {"metric": row.replace("\n", " "), "facet": title, "arm": arm}
+            labels: dict[str, Any] = {"metric": row.replace("\n", " "), "facet": title, "arm": arm}
             mean_X = sheet.draw_means(panel, values_XS, look, geometric_band, lengths, **labels)
             if row == clipped and (part["setting/importance_sampling_level"] == "token").all():
                 continue  # each token meets the range by itself
