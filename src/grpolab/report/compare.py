@@ -165,10 +165,10 @@ def _summarize(here: StudyRuns, there: StudyRuns, same: pd.DataFrame) -> str:
     unequal = [f"{run.arm} seed {run.seed}" for run in same[~same["is_equal"]].itertuples()]
     text += f"; {len(same)} of the same signature, {len(same) - len(unequal)} of them with equal journals, bit for bit"
     hardware = (side.done.loc[side.done["signature"].isin(same["signature"]), "hardware"] for side in (here, there))
-    ours, theirs = (sorted({kind_of_cpu(machine) for machine in of.dropna()}) or [NOT_RECORDED] for of in hardware)
-    kinds, reason = f"kind of CPU: {'; '.join(ours)} here, {'; '.join(theirs)} there", ""
-    if ours == theirs and len(ours) == 1 and NOT_RECORDED not in ours:
-        kinds = f"the same kind of CPU here and there ({ours[0]})"
+    mine, others = (sorted({kind_of_cpu(machine) for machine in of.dropna()}) or [NOT_RECORDED] for of in hardware)
+    kinds, reason = f"kind of CPU: {'; '.join(mine)} here, {'; '.join(others)} there", ""
+    if mine == others and len(mine) == 1 and NOT_RECORDED not in mine:
+        kinds = f"the same kind of CPU here and there ({mine[0]})"
         reason = ", which should not be there: the packages or the program differ"
     return f"{text}; {listing(unequal, 3)} differ; {kinds}{reason}. {BITS}" if unequal else f"{text}; {kinds}."
 
