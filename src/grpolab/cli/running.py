@@ -63,13 +63,13 @@ def train(arguments: argparse.Namespace) -> int:
             plan = expand_multirun(overrides, name)
             warn(check_plans([plan]), plan.cells)
             return sweep([plan], arguments.jobs, retry_failed=arguments.retry_failed)
-        from grpolab.run import follower, parallel
+        from grpolab.run import parallel
         from grpolab.studies.train import train
 
         settings = compose(overrides)
         cell = cell_of(settings, overrides)
         if rank := parallel.rank():  # of torchrun's; the first process does the rest
-            return follower.follow(cell.settings, Results.open(settings.machine.results), rank)
+            return parallel.follow(cell.settings, Results.open(settings.machine.results), rank)
         warn(check_run(settings), [cell])
         return train(cell, name, overrides)
 

@@ -81,14 +81,8 @@ class Loss:
 
     def detached(self) -> Loss:
         """Return the same without gradient."""
-        return Loss(
-            self.total.detach(),
-            replace(self.surrogate, loss=self.surrogate.loss.detach()),
-            self.log_ratio_BT.detach(),
-            self.ratio.detach(),
-            self.per_token.detach(),
-            None if self.kl_ref_BT is None else self.kl_ref_BT.detach(),
-        )
+        tensors: dict[str, Any] = {n: value.detach() for n, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, surrogate=replace(self.surrogate, loss=self.surrogate.loss.detach()), **tensors)
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:

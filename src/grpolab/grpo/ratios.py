@@ -26,10 +26,7 @@ def token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def sequence_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Geometric mean of a sequence's token ratios, shape (B, 1); the gradient flows through the mean.
-
-    GSPO (2507.18071, eq. 7). An empty sequence has ratio 1.
-    """
+    """Geometric mean of a sequence's token ratios, 1 for an empty one, shape (B, 1). GSPO (2507.18071, eq. 7)."""
     lengths_B1 = mask_BT.sum(1, keepdim=True).clamp(min=1)
     return (log_ratio_BT.sum(1, keepdim=True) / lengths_B1).exp()
 
