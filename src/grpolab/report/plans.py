@@ -8,17 +8,18 @@ from typing import Any
 from grpolab import records
 from grpolab.errors import Damaged
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
-from grpolab.run_files import Types, check_types
+from grpolab.run_files import EACH, NONE, NUMBER, TEXT, Shape, check_shape
 from grpolab.study_names import not_planned
 from grpolab.vocabulary import FIGURES, GONE_FIGURES, LOOKS
 
 Plan = dict[str, Any]
 _COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # keys that a report needs
-_NOTHING, _NUMBER = type(None), (int, float)
-_HYPOTHESIS: Types = {  # all are there
-    **dict.fromkeys(("id", "says", "metric", "direction", "scale"), (str,)),
-    **{"contrast": (dict, _NOTHING), "trend": (list, _NOTHING), "range_over": (str, _NOTHING), "where": (dict,)},
-    **{"provided": (dict, _NOTHING), "beyond": _NUMBER, "margin": (*_NUMBER, _NOTHING), "by_construction": (bool,)},
+_HYPOTHESIS: Shape = {
+    **dict.fromkeys(("id", "says", "metric", "direction", "scale"), str),
+    **dict.fromkeys(("tested?", "also?", "source?", "budget?"), str),
+    **{"contrast": (NONE, {"of": str, "minus": TEXT}), "trend": (NONE, [str]), "range_over": TEXT},
+    **{"where": {EACH: str}, "provided": (NONE, {"metric": str, "of": str, "above": (int, float)})},
+    **{"beyond": (int, float), "margin": NUMBER, "by_construction": bool},
 }
 _IN_CELL = {"levels", "settings", "rollout_steps"}
 
@@ -55,6 +56,8 @@ def read_plan(path: Path) -> Plan:
     needed = {"study"} | (_COMPARED if plan["cells"] else set())
     if lacking := needed - plan.keys():
         raise Damaged(f"{path} is no plan that a report can be made of: it lacks {', '.join(sorted(lacking))}")
+    if plan["cells"] and plan["compare"] not in plan["factors"]:
+        raise Damaged(f"{path} is no plan: compare={plan['compare']!r:.60} is not one of its factors")
     looks = plan.get("looks", LOOKS)
     if list(looks) != list(LOOKS) and not (len(looks) == 1 and isinstance(looks[0], int) and looks[0] >= 2):
         raise Damaged(f"{path} is no plan: looks={looks!r:.60} is neither one number from 2 on nor {list(LOOKS)}")
@@ -64,10 +67,10 @@ def read_plan(path: Path) -> Plan:
             raise Damaged(
                 f"{path} is no plan that a report can be made of: {cell!r:.60} lacks {min(map(str, lacking))}"
             )
+    check_shape(plan, {"hypotheses?": [_HYPOTHESIS]}, path)
     for hypothesis in plan.get("hypotheses", []):
-        if not isinstance(hypothesis, dict) or not hypothesis.keys() >= _HYPOTHESIS.keys():
-            raise Damaged(f"{path} is no plan for a report: its hypothesis {hypothesis!r:.60} lacks a key")
-        check_types(hypothesis, _HYPOTHESIS, path)
+        if (hypothesis["contrast"] is None) == (hypothesis["trend"] is None):
+            raise Damaged(f"{path} is no plan: its hypothesis {hypothesis['id']!r:.60} has no contrast, or a trend too")
     figures = [figure for figure in plan.get("figures", []) if figure not in GONE_FIGURES]
     if unknown := [figure for figure in figures if figure not in FIGURES]:
         raise Damaged(f"{path} asks for figures={unknown[0]!r:.60}, which is not one of {', '.join(FIGURES)}")

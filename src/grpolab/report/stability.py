@@ -121,7 +121,8 @@ def gradient_spikes(norm_R: NDArray, thresholds: Thresholds) -> NDArray:
     do not enter the median: after a collapse every ordinary norm would be a spike. A non-finite norm is one.
     """
     norms = pd.Series(np.asarray(norm_R, dtype=np.float64))
-    before = norms.where(norms > 0).shift(1).rolling(thresholds.spike_window, min_periods=thresholds.spike_least)
+    window, least = thresholds.spike_window, min(thresholds.spike_least, thresholds.spike_window)
+    before = norms.where(norms > 0).shift(1).rolling(window, min_periods=least)
     return (~np.isfinite(norms) | (norms > thresholds.spike_factor * before.median())).to_numpy()
 
 
