@@ -49,6 +49,12 @@ _PROVENANCE: Shape = {
     **{"results_version?": COUNT, "threads?": COUNT, "dirty?": bool},
 }
 _NAMES: Shape = [str]
+_VALUE = (int, float, bool, NONE, str)
+_SETTINGS: Shape = {  # of a cell, those that a report computes with
+    **dict.fromkeys(("num_iterations?", "num_minibatches?", "prompts_per_step?", "num_generations?"), int),
+    **dict.fromkeys(("epsilon?", "epsilon_high?", "max_grad_norm?", "model?"), _VALUE),
+    **dict.fromkeys(("kernel?", "task?", "importance_sampling_level?"), str),
+}
 _PLAN: Shape = {
     **{"includes": _NAMES, "commit?": TEXT, "seeds?": [int], "looks?": [int], "hypotheses?": [dict]},
     **dict.fromkeys(("study?", "file?", "question?", "title?", "compare?", "baseline?", "primary_metric?"), str),
@@ -58,7 +64,7 @@ _PLAN: Shape = {
     "cells": [
         {
             **{"variant": str, "seed": int, "signature": str, "rollout_steps?": int},
-            **{"levels?": {EACH: str}, "settings?": dict},
+            **{"levels?": {EACH: str}, "settings?": _SETTINGS},
         }
     ],
 }

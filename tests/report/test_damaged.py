@@ -205,6 +205,7 @@ LEVELS = {"clip": 3, "task": "addition"}
         ({"hypotheses": ["a word"]}, "its hypotheses.0 is 'a word'"),
         ({"hypotheses": [{"says": "it has no id"}]}, "its hypotheses.0 lacks id, metric"),
         (lambda cells: [cells[0] | {"levels": LEVELS}], "its cells.0.levels.clip is 3"),
+        (lambda cells: [cells[0] | {"settings": {"num_generations": "many"}}], "settings.num_generations is 'many'"),
         (lambda cells: [*cells, cells[0]], "has two cells of variant 'symmetric/addition' and seed 0"),
     ],
 )

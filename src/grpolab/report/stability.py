@@ -150,7 +150,8 @@ def mechanism_quantities(
         log_range_R = np.log(max_R) - np.log(min_R)
 
     equal_R, p_R = both(rollouts, "zero_variance/share", "reward/correct")
-    group_size, max_norm = settings.get("num_generations", np.nan), settings.get("max_grad_norm", np.nan)
+    group_size, max_norm = settings.get("num_generations", np.nan), settings.get("max_grad_norm")
+    max_norm = np.nan if max_norm is None or isinstance(max_norm, str) else max_norm
     reuse = settings.get("num_iterations", np.nan) * settings.get("num_minibatches", np.nan)
     ceiling = largest_clip_share(mean(column(rollouts, "zero_variance/share")), reuse)
     later = after_first_step(updates) if len(updates) else updates
