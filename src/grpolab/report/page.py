@@ -99,10 +99,10 @@ def write(
     return path
 
 
-def write_found(study: StudyRuns, output: Path, found: str, lacks: Sequence[str], diagnosis: str) -> Path:
+def write_found(study: StudyRuns, output: Path, runs: str, lacks: Sequence[str], diagnosis: str) -> Path:
     """Write the report of runs that others made, report.md and report.html in `output`; return the path of report.md.
 
-    In Markdown, `found` names the runs, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
+    In Markdown, `runs` names them, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
     """
     pictures = _draw_figures([study], output, lambda line: None, shown=False)[study.name]
     written = [kept for table in tables.tables(study) if (kept := table.without_empty_columns)]
@@ -110,7 +110,7 @@ def write_found(study: StudyRuns, output: Path, found: str, lacks: Sequence[str]
         table.write(output / "tables")
     sections = [
         f"# {study.name}\n\n{study.plan['question']}",
-        found,
+        runs,
         f"## What the logs lack\n\n{_bullets(lacks)}",
         _write_runs(StudyPage(study, pictures, written)),
         diagnosis,
