@@ -100,7 +100,7 @@ def write(
     pictures = [picture for part in parts for picture in part.pictures]
     write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output))
     path = _write_report(sections, output)
-    progress(f"\n{brief.plain(first)}\n")
+    progress(f"\n{brief.strip_markdown(first)}\n")
     return path
 
 
