@@ -21,7 +21,7 @@ from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
 from grpolab.report.notebook import chosen
-from grpolab.report.reference import studies_of
+from grpolab.report.plans import studies_of
 from grpolab.report.style import png
 
 results, name, sentence = chosen("dialects", only=True)

@@ -13,9 +13,8 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.report import measures
 from grpolab.report.claims import Claim, decide
-from grpolab.report.load import StudyRuns, load, study_of
+from grpolab.report.load import StudyRuns, load, read_all, study_of
 from grpolab.report.questions import margins
-from grpolab.report.reference import read_all
 from grpolab.report.statistics.looks import level_at
 from grpolab.report.text import number, signed
 from grpolab.sweep.plan import plans

@@ -13,10 +13,9 @@ from grpolab.report import journals, page
 from grpolab.report.claims import decide
 from grpolab.report.export import export_reference
 from grpolab.report.figures import FIGURES, draw
-from grpolab.report.load import load
+from grpolab.report.load import load, read_all
 from grpolab.report.measures import stability_table
 from grpolab.report.plans import read_plan
-from grpolab.report.reference import read_all
 from grpolab.report.tables import tables
 from grpolab.vocabulary import FAILED, MISSING, RESULTS
 

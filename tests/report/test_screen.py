@@ -15,7 +15,7 @@ from grpolab.report import brief, export, load, page, screen
 from grpolab.report import registered as labels
 from grpolab.report.brief import strip_markdown
 from grpolab.report.claims import decide
-from grpolab.report.reference import outcome_at
+from grpolab.report.plans import outcome_at
 
 ROOT = Path(__file__).parents[2]
 

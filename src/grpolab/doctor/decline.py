@@ -9,7 +9,7 @@ from grpolab.doctor.causes import Finding, certain, likely, possible, say_change
 from grpolab.doctor.evidence import HALF, REWARD, TRUNCATED, Evidence, median, trend
 from grpolab.doctor.ratio_is_one import choose_prompts, constant_reward
 from grpolab.quantities import Thresholds
-from grpolab.report.scores import final_score
+from grpolab.report.journals import final_score
 from grpolab.report.text import begun, count, number, percent
 from grpolab.vocabulary import DIVERGED
 

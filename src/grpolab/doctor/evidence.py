@@ -18,8 +18,7 @@ from grpolab.framework_names import LOG_ONLY
 from grpolab.meanings import METRICS
 from grpolab.quantities import Thresholds
 from grpolab.readers.logs import RunLog
-from grpolab.report.journals import both, column, tail_length
-from grpolab.report.scores import final_score, has_collapsed
+from grpolab.report.journals import both, column, final_score, has_collapsed, tail_length
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import DIVERGED, STOPPED
 

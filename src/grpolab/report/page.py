@@ -26,8 +26,7 @@ from grpolab.report.figures import FIGURES
 from grpolab.report.figures import draw as draw_figure
 from grpolab.report.html import Picture
 from grpolab.report.load import StudyRuns, load
-from grpolab.report.regimes import find_unmet
-from grpolab.report.sentences import findings
+from grpolab.report.sentences import find_unmet, findings
 from grpolab.report.style import Manifest, cell_names, save
 from grpolab.report.tables import Table, checks, described, tables, verdicts
 from grpolab.report.text import begun, count, listing, markdown_table, spans

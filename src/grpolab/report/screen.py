@@ -70,7 +70,7 @@ def committed_state(results: Results) -> str:
 
 def write_committed(results: Results) -> list[Path]:
     """Write the screen of every committed study beside the committed outcome; return the files."""
-    from grpolab.report.reference import outcome_at
+    from grpolab.report.plans import outcome_at
 
     alone, state, files = outcome_at(results.reference), committed_state(results), list[Path]()
     for plan in sorted(results.reference.glob("plans/*.json")):
