@@ -17,7 +17,7 @@ from grpolab.cli import main
 from grpolab.doctor import CAUSES
 from grpolab.doctor.section import assess
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
-from grpolab.report import brief, claims, notebook, page, questions, regimes, tables
+from grpolab.report import brief, claims, notebook, page, questions, sentences, tables
 from grpolab.report.export import export_reference
 from grpolab.report.figures import draw
 from grpolab.report.load import load
@@ -226,14 +226,14 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
     results = write_study(tmp_path, figures=["F1"])
     write_collection(results, "both", ["clip_range"])
     study = load(results, "clip_range")[-1]
-    assert regimes.find_unmet([study]) == []
+    assert sentences.find_unmet([study]) == []
     text = page.write(results, "both").read_text()
     assert "precondition" not in text
     assert "whose outcome is committed" not in text
     weaken(results, "symmetric", "healthy", 0.05)
     weaken(results, "no_clip", "stressed", 0.1)
     study = load(results, "clip_range")[-1]
-    learns, collapses = regimes.find_unmet([study])
+    learns, collapses = sentences.find_unmet([study])
     assert re.search(
         r"^1 NOT met: in addition/healthy .*`symmetric` gains \+0\.05\d .*asked: 0\.1 or more.* noise", learns
     )
@@ -250,7 +250,7 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
     assert "**2 preconditions not met**" in top
     assert f"- {learns}\n- {collapses}" in top
     shutil.rmtree(results.runs)  # what has not run has not failed
-    assert regimes.find_unmet(load(results, "clip_range")) == []
+    assert sentences.find_unmet(load(results, "clip_range")) == []
 
 
 def test_every_caption_says_what_was_registered_before_its_runs(tmp_path, monkeypatch):
