@@ -40,8 +40,8 @@ class StudyRuns:
     facet. `cells` has one row per planned cell: its outcome (`missing` if it has none), its settings as
     `setting/<key>`, and its provenance. `evaluations` repeats the last finite evaluation of a run that ended early up
     to its planned end, with `carried` set. `numbers` holds `measures.run_numbers` of runs whose records the committed
-    outcome does not keep. `single_seeds`: figures show a thin line for each seed too. `standing`: the sentence about
-    confirmatory claims that ends every caption.
+    outcome does not keep. `single_seeds`: figures show a thin line for each seed too. `note_on_labels`: the sentence
+    about confirmatory claims that ends every caption.
     """
 
     results: Results
@@ -54,7 +54,7 @@ class StudyRuns:
     timings: pd.DataFrame
     numbers: pd.DataFrame
     single_seeds: bool = False
-    standing: str = ""
+    note_on_labels: str = ""
 
     @property
     def name(self) -> str:
