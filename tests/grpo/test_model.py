@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import tiny_policy, tiny_settings
+from tiny import pretrained, tiny_policy, tiny_settings
 
 from grpolab.errors import RequestError
 from grpolab.grpo.loading import make_policy
@@ -15,8 +15,8 @@ from grpolab.grpo.model import Policy
 from grpolab.tasks import make_task
 
 
-def pretrained(path: Path | str, **changes: Any) -> Policy:
-    settings = tiny_settings(model={"name": "pretrained", "path": str(path), "revision": None}, **changes)
+def load(path: Path | str, **changes: Any) -> Policy:
+    settings = tiny_settings(model=pretrained(path), **changes)
     return make_policy(settings, make_task(settings.task))
 
 
@@ -54,7 +54,7 @@ def test_a_frozen_copy_shares_nothing_and_a_fingerprint_sees_the_smallest_change
 
 
 def test_a_saved_model_is_loaded_as_it_was(folder: Path) -> None:
-    policy = pretrained(folder)
+    policy = load(folder)
     assert policy.fingerprint() == tiny_policy(seed=7).fingerprint()
     assert policy.tokenizer.get_vocab() == tiny_policy().tokenizer.get_vocab()
     assert not policy.model.training
@@ -66,23 +66,23 @@ def test_a_model_or_tokenizer_that_cannot_be_used_is_refused_and_its_code_is_not
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
     with pytest.raises(RequestError, match="its tokenizer has no end-of-sequence token"):
-        pretrained(folder)
+        load(folder)
     (folder / "model.safetensors").unlink()
     torch.save(tiny_policy().model.state_dict(), folder / "pytorch_model.bin")
     with pytest.raises(RequestError, match=f"model.path={folder} cannot be loaded"):
-        pretrained(folder)
+        load(folder)
     config = (folder / "config.json").read_text()
     named = config.replace("{", '{"auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},', 1)
     (folder / "config.json").write_text(named.replace('"model_type": "llama"', '"model_type": "own"'))
     (folder / "own.py").write_text(f"open({str(folder / 'was_run')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
     with pytest.raises(RequestError, match="cannot be loaded"):
-        pretrained(folder)
+        load(folder)
     assert not (folder / "was_run").exists()
 
 
 def test_an_absent_folder_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as caught:
-        pretrained(tmp_path / "absent")
+        load(tmp_path / "absent")
     (problem,) = caught.value.problems
     assert problem.startswith(f"model.path={tmp_path}/absent cannot be loaded: ")
     assert "\n" not in problem

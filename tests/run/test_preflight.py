@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny import run_folder, tiny_settings
+from tiny import pretrained, run_folder, tiny_settings
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.errors import RequestError
@@ -73,10 +73,6 @@ def test_compiling_without_a_compiler_is_said(results: Results, monkeypatch: pyt
     assert preflight.check(tiny_settings(compile=False), results) == []
     (problem,) = preflight.check(tiny_settings(compile=True), results)
     assert problem.startswith("compile=true needs a C++ compiler")
-
-
-def pretrained(path: Path | str) -> dict[str, Any]:
-    return {"name": "pretrained", "path": str(path), "revision": None}
 
 
 def test_a_model_that_nobody_knows_is_said(results: Results, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def _run_leased(
         warm = warm_start.ensure(settings, results)
         together = resolve(DATA_PARALLEL)(settings, results) if settings.data_parallel else None
         with together or contextlib.nullcontext(ALONE) as processes:
-            parts = assemble(settings, warm, processes)
+            parts = assemble(settings, warm.weights(), processes)
             _write_down(parts, warm, lease)
             outcome = _train_to_end(parts, lease, on_step, stop)
         lease.check()
@@ -278,7 +278,7 @@ def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
 def follow(settings: Resolved, results: Results, processes: Processes) -> None:
     """Do this process's share of a run whose first process is in `run`; write nothing."""
     provenance.set_up_torch(settings)
-    parts = assemble(settings, warm_start.ensure(settings, results), processes)
+    parts = assemble(settings, warm_start.ensure(settings, results).weights(), processes)
     ending, recorder = resume(parts, results.run(settings.signature))
     with contextlib.suppress(Diverged, Interrupted):
         training_loop(parts, ending, recorder, lambda step: None, lambda: False)

@@ -52,9 +52,9 @@ class WarmStart:
     steps: int
     seconds: float
 
-    def weights(self) -> dict[str, Tensor]:
-        """Load the weights; there are none where the warm start has no step, and the model is used as it is."""
-        return load_weights(self.folder / WEIGHTS)
+    def weights(self) -> dict[str, Tensor] | None:
+        """Load the weights; None if the warm start has no step and the model is used as it is."""
+        return load_weights(self.folder / WEIGHTS) if self.steps else None
 
     def as_outcome(self, target: float | None) -> dict[str, Any]:
         """Return the outcome as a sweep shows it, with a `reason` if the accuracy is far below the target."""
