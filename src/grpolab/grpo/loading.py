@@ -31,10 +31,7 @@ CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def make_policy(settings: Resolved, task: Task) -> Policy:
-    """Return the policy before any warm start; weights from scratch follow from `warm_start.seed`.
-
-    Raises RequestError where a pretrained model cannot be loaded, or cannot do what the settings ask of it.
-    """
+    """Return the policy before any warm start. Raises RequestError for a model that cannot do what is asked."""
     if isinstance(settings.model, PretrainedModel):
         model, tokenizer = _load_pretrained(settings.model)
     else:

@@ -74,10 +74,7 @@ def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str
 
 
 def find_problems(settings: RunSettings) -> list[str]:
-    """Return a sentence if a batch, or a pretrained model's update with one completion, certainly does not fit.
-
-    This is a lower bound: prompts, logits, the sampler's cache and the program itself are not counted.
-    """
+    """Return a sentence if a batch, or a pretrained model's update with one completion, certainly does not fit."""
     length = settings.max_completion_length
     batch, machine = SAMPLED * settings.batch_size * length, memory_of("cpu")
     if batch > machine:
@@ -91,6 +88,7 @@ def find_problems(settings: RunSettings) -> list[str]:
         return []
     device = device_here(settings.device)
     bytes_of, available = count_bytes(sizes, settings, 1), memory_of(device)
+    # A lower bound: prompts, logits, the sampler's cache and the program itself are not counted.
     needed = {name: bytes_of[name] for name in (*FIXED, "activations")}
     if device == "cpu":  # each GPU has one process
         needed = {name: size * (settings.data_parallel or 1) for name, size in needed.items()}

@@ -121,10 +121,7 @@ def _make(settings: Resolved, lease: Lease, on_step: OnStep) -> None:
 def _train(
     settings: Resolved, task: Task, examples: Sequence[Example], policy: Policy, journal: Journal, on_step: OnStep
 ) -> tuple[float, int]:
-    """Train until a check passes the target; leave the checked weights nearest to it in `policy`.
-
-    Without a target: train for all steps, check once. Returns accuracy and step of the weights in `policy`.
-    """
+    """Train until a check passes the target, or all steps; return accuracy and step of the weights left in `policy`."""
     warm, length = settings.warm_start, settings.max_completion_length
     seed, target, chat = warm.seed or 0, warm.target_accuracy, getattr(task, "chat", False)
     # Training prompts, because the held-out ones choose nothing. The task's own score, because arms with different
