@@ -1,18 +1,22 @@
-"""The model, from scratch or loaded: what it is, and what is refused."""
+"""The model, from scratch or loaded, and its tokenizer: what they are, and what is refused."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tiny import pretrained, tiny_policy, tiny_settings
+from transformers import PreTrainedTokenizerFast
 
 from grpolab.errors import RequestError
-from grpolab.grpo.loading import make_policy
+from grpolab.grpo.batch import decode, encode, prompt_tensors, text_tensors
+from grpolab.grpo.loading import character_tokenizer, make_policy
 from grpolab.grpo.model import Policy
 from grpolab.tasks import make_task
+from grpolab.tasks.jsonl import Jsonl
 
 
 def load(path: Path | str, **changes: Any) -> Policy:
@@ -86,3 +90,35 @@ def test_an_absent_folder_is_one_sentence(tmp_path: Path) -> None:
     (problem,) = caught.value.problems
     assert problem.startswith(f"model.path={tmp_path}/absent cannot be loaded: ")
     assert "\n" not in problem
+
+
+CPU = torch.device("cpu")
+TEXTS = ["12+34=", "a b", " lead and trail ", "line\nbreak", "two  spaces", "~~9"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return character_tokenizer(Jsonl.alphabet)
+
+
+def test_one_token_per_character_and_back(tokenizer: PreTrainedTokenizerFast) -> None:
+    rng = random.Random(0)
+    odd = ["".join(rng.choices(Jsonl.alphabet.replace("<", ""), k=rng.randint(1, 40))) for _ in range(200)]
+    for text in TEXTS + odd:
+        (ids,) = encode(tokenizer, [text])
+        assert len(ids) == len(text)
+        mask = torch.ones(1, len(ids), dtype=torch.bool)
+        assert decode(tokenizer, torch.tensor([ids]), mask) == [text]
+
+
+def test_prompts_are_padded_in_front_and_texts_behind(tokenizer: PreTrainedTokenizerFast) -> None:
+    a, b, c = (encode(tokenizer, [letter])[0][0] for letter in "abc")
+    prompts = prompt_tensors(tokenizer, ["abc", "a"], False, CPU)
+    assert prompts.tokens_PL.tolist() == [[a, b, c], [0, 0, a]]
+    assert prompts.mask_PL is not None
+    assert prompts.mask_PL.tolist() == [[True, True, True], [False, False, True]]
+    assert prompt_tensors(tokenizer, ["ab", "ca"], False, CPU).mask_PL is None
+    texts = text_tensors(tokenizer, ["c", "ab"], ["ab", ""], False, CPU)
+    assert texts.tokens_BC.tolist() == [[c, a, b, 2], [a, b, 2, 0]]
+    assert texts.answer_BC.tolist() == [[False, True, True, True], [False, False, True, False]]
+    assert texts.first == 1
