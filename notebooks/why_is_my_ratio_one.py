@@ -25,12 +25,12 @@ from grpolab.doctor.evidence import USUAL_RANGE
 from grpolab.doctor.section import section
 from grpolab.report.figures import panels
 from grpolab.report.load import StudyRuns, load
-from grpolab.report.notebook import chosen
+from grpolab.report.notebook import choose_study
 from grpolab.report.stability import after_first_step
 from grpolab.report.statistics.intervals import share_band
 from grpolab.report.style import paper_style, png
 
-results, name, sentence = chosen()
+results, name, sentence = choose_study()
 display(Markdown(sentence))
 studies = [study for study in load(results, name) if len(study.cells)]
 

@@ -113,12 +113,6 @@ def test_a_sweep_ends_with_what_its_runs_lack_and_where_the_report_is(tmp_path, 
         assert places == "look: " + ", ".join(str(tmp_path / "studies" / "smoke" / name) for name in REPORT_FILES)
 
 
-def test_another_study_shares_the_cells(fake_sweep):
-    fake_sweep("clip_range", seeds=[0])
-    _, jobs = fake_sweep("loss_form", seeds=[0])
-    assert [job[0] for job in jobs] == ["run", "run"], "only the second arm, on two tasks"
-
-
 def test_more_workers_than_cells_are_not_started(fake_sweep, capsys):
     code, jobs = fake_sweep(seeds=[0], jobs=50)
     assert (code, len({job[4] for job in jobs}) <= 3) == (0, True)
@@ -161,14 +155,6 @@ def test_workers_that_cannot_start_end_the_sweep(fake_sweep, capsys, tmp_path):
     assert "before it was ready" in capsys.readouterr().out
     assert fake_sweep.outcomes() == []
     assert "no torch here" in (Results(tmp_path).studies / "smoke" / "worker-0.log").read_text()
-
-
-def test_plain_lines_count_and_estimate(fake_sweep, capsys):
-    fake_sweep()
-    lines = capsys.readouterr().out.splitlines()
-    assert any("4 different runs, 0 done, 4 to train, 2 warm starts to make" in line for line in lines)
-    assert any(line.startswith("[4/4] completed: smoke ") for line in lines)
-    assert any("about" in line and "left" in line for line in lines)
 
 
 @pytest.fixture

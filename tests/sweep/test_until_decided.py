@@ -20,7 +20,6 @@ from grpolab.studies import drawing
 from grpolab.studies import looks as looks_module
 from grpolab.studies.looks import Answer, Looks, summarize
 from grpolab.sweep import registration
-from grpolab.sweep.ledger import status
 from grpolab.sweep.plan import plans
 from grpolab.sweep.registration import register
 from grpolab.sweep.study import Study
@@ -284,17 +283,6 @@ def test_runs_that_must_not_be_compared_decide_nothing(fake_sweep, tmp_path, cap
     fake_sweep(write(tmp_path), decide=refuse)
     assert "not decided: study=mine mixes runs" in capsys.readouterr().out
     assert counts(fake_sweep.results) == {5}
-
-
-def test_committed_outcomes_count(fake_sweep, tmp_path):
-    results, study = fake_sweep.results, write(tmp_path)
-    fake_sweep(study, decide=Oracle(B=10))
-    fake_sweep.commit_outcomes()
-    shutil.rmtree(results.studies)
-    code, jobs = fake_sweep(study, decide=Oracle(B=15))
-    assert (code, trained(jobs)) == (0, 5 * 4)
-    (counted,) = status(results, "mine", 0.0).values()
-    assert (counted["planned"], counted["states"], counted["committed"]) == (80, {"completed": 80}, 60)
 
 
 # --- by the report's own decisions ----------------------------------------------------------------------------------

@@ -68,5 +68,5 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
 
 def loss_recipe(framework: str | None) -> LossRecipe:
     """Return the steps of the loss as a framework computes them; the core's own for None."""
-    recipe: LossRecipe = resolve(FRAMEWORKS[framework]).recipe if framework else CORE
+    recipe: LossRecipe = resolve(FRAMEWORKS[framework]) if framework else CORE
     return recipe

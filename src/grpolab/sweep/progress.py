@@ -1,20 +1,6 @@
 """Progress of a sweep and the time left: a live table on a terminal, else lines, or events for a program.
 
-`--json-lines` makes every line of standard output a JSON object with `event` and `time` (unix seconds):
-
-    plan         studies (study, cells, seeds, done), runs, done, committed, to_train, warm_starts
-    started      signature, kind (run or warm_start), label, worker
-    step         signature, step, steps, accuracy and clip (null until known); at most one a second
-    returned     signature, kind, label, reason: its worker died, and it is tried again
-    finished     signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, result (the facts of
-                 `ledger.JournalReader`), seconds_left (of all; null: no estimate)
-    look         seeds, verdicts (hypotheses by verdict), open (names); before the `plan` of the next (--until-decided)
-    results      study, variants: runs by outcome, means of the facts and of seconds
-    note         text: everything else that is said
-    end          counts (runs by outcome), exit_code
-    interrupted  in place of `end` after Ctrl-C or SIGTERM: exit code 130
-
-A wrong request is reported on standard error, with exit code 2 and no event.
+`docs/command_line.md` lists the events of `--json-lines`.
 """
 
 from __future__ import annotations
