@@ -13,6 +13,7 @@ import pytest
 from made_evidence import STEPS, changed, falling, later, sound
 
 from grpolab.doctor import SYMPTOMS, Finding, examine, page
+from grpolab.doctor.causes import RULES
 from grpolab.doctor.evidence import Evidence
 
 Made = Callable[[], Evidence]
@@ -289,6 +290,7 @@ SIDES: list[tuple[str, Evidence, str, str]] = [
     ("starving_variance", starving(0.40, 0.55, 0.45), "always right", "harder"),
     ("starving_variance", log(**STARVED_LOG, **{"reward/mean": 0.02}), "easier prompts", "harder"),
     ("starving_variance", log(**STARVED_LOG, **{"reward/mean": 0.98}), "harder prompts", "easier"),
+    ("starving_variance", log(**{"zero_variance/share": 0.95, "reward/mean": 0.3}), "easier ones where", "these are"),
     ("constant_reward", equal(0.0, 1.0), "easier", "harder"),
     ("constant_reward", equal(1.0, 0.0), "harder", "easier"),
     ("constant_reward", equal(0.5, 0.5), "sometimes right and sometimes wrong", "harder"),
@@ -354,6 +356,15 @@ def test_each_side_says_its_own_and_not_the_other(cause: str, run: Evidence, sai
     assert untrue not in whole
     assert "nan" not in whole.split()
     assert finding.remedy in " ".join(page.text(examine(run)).split())
+
+
+def test_every_sentence_of_the_table_is_said_and_every_rule_has_one() -> None:
+    made = [*(side[1] for side in SIDES), *(trigger() for trigger, _ in PAIRS.values())]
+    said = {(finding.cause, finding.side) for run in made for finding in examine(run).findings}
+    causes = [cause for symptom in (*SYMPTOMS, page.NORMAL) for cause in symptom.causes]
+    written = {(cause.name, key.partition(" if ")[2]) for cause in causes for key in cause.sentences if " if " in key}
+    assert written <= said
+    assert {cause.name for cause in causes} == RULES.keys()
 
 
 # Runs in which a rule is silent for a reason of its own, or less sure.

@@ -233,3 +233,18 @@ def test_ledger_and_report_agree_on_a_run_without_its_number_of_items(
     assert (study.cells["outcome"] == DAMAGED).sum() == 1
     assert main(["status", "clip_range", "--results", str(results.root)]) == 0
     assert "8 planned: 7 completed, 1 damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("warm_start", {"accuracy": "word"}, "accuracy"),
+        ("content", {"task": 1}, "task"),
+        ("dirty", {"a": 1}, "dirty"),
+        ("threads", "one", "threads"),
+    ],
+)
+def test_provenance_of_wrong_types_is_damage_with_its_key(results: Results, key: str, value: Any, named: str) -> None:
+    change(first(results) / "provenance.json", **{key: value})
+    with pytest.raises(Damaged, match=rf"provenance.json is damaged: its {named} is"):
+        read_result(first(results))

@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line. Exits with code 2 if it is wrong."""
     parser, groups = parsers()
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    _refuse_unknown_command(parser, groups, given)
-    parsed, rest = parser.parse_known_args(given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    _refuse_unknown_command(parser, groups, words)
+    parsed, rest = parser.parse_known_args(words)
     # argparse does not take overrides that stand after an option: `sweep smoke --jobs 1 seed=2`
     if options := [text for text in rest if text.startswith("-")]:
-        parsed.parser.error("; ".join(_unknown_option(parsed, option, given) for option in options))
+        parsed.parser.error("; ".join(_unknown_option(parsed, option, words) for option in options))
     if rest and "overrides" not in parsed:
         parsed.parser.error(f"{' '.join(rest)} is more than the command takes")
     if rest:
@@ -91,9 +91,9 @@ def _completion(arguments: argparse.Namespace) -> None:
     say(script(arguments.shell, parsers()[1], available(), list_names()), end="")
 
 
-def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, Any], given: list[str]) -> None:
+def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, Any], words: list[str]) -> None:
     group = ""
-    for word in given[:2]:
+    for word in words[:2]:
         if group not in groups or word.startswith("-"):
             return
         names = groups[group].choices
@@ -102,14 +102,14 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, A
         group = f"{group} {word}".strip()
 
 
-def _unknown_option(parsed: argparse.Namespace, option: str, given: list[str]) -> str:
+def _unknown_option(parsed: argparse.Namespace, option: str, words: list[str]) -> str:
     """Return a sentence with what to write instead."""
     name, _, value = option.partition("=")
     options = re.findall(r"--[a-z-]+", parsed.parser.format_usage())
     if "overrides" in parsed and not any(known.startswith(name) for known in options):
         from grpolab.sweep.help import guess_key
 
-        behind = next((word for word in given[given.index(option) + 1 :] if not word.startswith("-")), "")
+        behind = next((word for word in words[words.index(option) + 1 :] if not word.startswith("-")), "")
         if key := guess_key(name.lstrip("-").replace("-", "_")):
             return f"{name} is no option: settings are written key=value, here {key}={value or behind or '...'}"
     return f"{name} is no option of `{parsed.parser.prog}`{near_matches(name, options)}"

@@ -36,7 +36,7 @@ def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
         raise RequestError(errors)
     for finding in findings:
         say(finding.line, error=True)
-    for line in memory.lines(cell.settings for cell in cells):
+    for line in memory.describe(cell.settings for cell in cells):
         say(line, error=True)
 
 
@@ -118,9 +118,9 @@ def _converted(arguments: argparse.Namespace, file: str) -> Converted:
     from grpolab.readers.exchange import convert, read
     from grpolab.sweep.compose import Composer
 
-    given = read(arguments.framework, file)
-    version, processes = arguments.version or given.version, arguments.processes or given.processes
-    return convert(arguments.framework, replace(given, version=version, processes=processes), Composer().compose)
+    config = read(arguments.framework, file)
+    version, processes = arguments.version or config.version, arguments.processes or config.processes
+    return convert(arguments.framework, replace(config, version=version, processes=processes), Composer().compose)
 
 
 @command(

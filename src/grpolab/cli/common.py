@@ -1,4 +1,4 @@
-"""How a command is declared, and what commands share: exit codes, options, number types, results folder and store."""
+"""Declare a command; and what commands share: exit codes, options, number types, results folder and store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUPS = ("track", "runs")  # `track_sync` is the command sync of the group trac
 
 @dataclass(frozen=True)
 class Subcommand:
-    """What a command takes and does."""
+    """A command of the command line, with its options."""
 
     name: str
     text: str  # its help

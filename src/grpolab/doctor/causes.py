@@ -76,12 +76,12 @@ class Cause:
 
     @property
     def says(self) -> str:
-        """What happened, in one sentence that holds for every side of it."""
+        """The sentence about what happened, for every side of it."""
         return self.sentences["says"]
 
     @property
     def remedy(self) -> str:
-        """What to change, likewise; empty where nothing is wrong."""
+        """The advice, likewise; empty where nothing is wrong."""
         return self.sentences.get("remedy", "")
 
     def find(self, run: Evidence) -> Finding | None:

@@ -186,12 +186,12 @@ def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
 
 
 def write_report(
-    results: Results, found: Sequence[FoundRun], notes: Sequence[str], arms: Arms, baseline: str | None, output: Path
+    results: Results, runs: Sequence[FoundRun], notes: Sequence[str], arms: Arms, baseline: str | None, output: Path
 ) -> Path:
     """Write the report of found runs; return the path of report.md. Raises RequestError as `make_study`."""
     from grpolab.report.page import write_found  # imported late: drawing loads slowly
 
-    study, runs, grouping = make_study(results, output.name, found, arms, baseline)
+    study, placed, grouping = make_study(results, output.name, runs, arms, baseline)
     score = (
         f"score: the mean training reward; a log is cut into {SPANS} equal pieces, which stand for evaluations; a fall"
         f" of {number(study.thresholds.collapse_drop)} or more may be a collapse: less is noise"
@@ -204,11 +204,11 @@ def write_report(
             "last step": run.last_step,
             "last reward": number([np.nan, *(reward for _, reward in pieces(run.evidence.rollouts))][-1]),
         }
-        for run in sorted(runs, key=lambda run: (study.arms.index(run.arm), run.seed))
+        for run in sorted(placed, key=lambda run: (study.arms.index(run.arm), run.seed))
     ]
     table = f"## The runs that were found\n\n{sentences}\n\n{markdown_table(pd.DataFrame(rows))}"
     # As the study sees them: by the training reward, and the fall that is more than noise in all of its runs.
-    seen = {run.signature: replace(run.evidence, thresholds=study.thresholds, metric=REWARD) for run in runs}
+    seen = {run.signature: replace(run.evidence, thresholds=study.thresholds, metric=REWARD) for run in placed}
     causes = {signature: examine(run).findings for signature, run in seen.items()}
     diagnosis = section.write([*section.examined(study, causes)])
-    return write_found(study, output, table, list(find_gaps(runs)), diagnosis)
+    return write_found(study, output, table, list(find_gaps(placed)), diagnosis)

@@ -21,11 +21,10 @@ import pandas as pd
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
 from grpolab.report import brief, figures, html, provenance, screen, tables
-from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, standing
+from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, note_on_labels
 from grpolab.report.html import Picture
 from grpolab.report.load import StudyRuns, load
-from grpolab.report.regimes import find_unmet
-from grpolab.report.sentences import findings
+from grpolab.report.sentences import find_unmet, findings
 from grpolab.report.style import Manifest, cell_names, save
 from grpolab.report.text import begun, count, listing, markdown_table, spans
 from grpolab.vocabulary import COMPLETED, DAMAGED, OUTCOMES
@@ -95,7 +94,7 @@ def write(
         *_verdicts(claims, output),
     ]
     path = _write_report(sections, output)
-    progress(f"\n{brief.plain(first)}\n")
+    progress(f"\n{brief.strip_markdown(first)}\n")
     return path
 
 
@@ -147,7 +146,9 @@ def _make(
     """
     loaded = load(results, name)
     claims = decide(loaded)
-    studies = [replace(study, single_seeds=single_seeds, standing=standing(study, claims)) for study in loaded]
+    studies = [
+        replace(study, single_seeds=single_seeds, note_on_labels=note_on_labels(study, claims)) for study in loaded
+    ]
     pictures, parts = _draw_figures(studies, output, progress, shown), list[StudyPage]()
     for study in studies:
         place = _place(study, studies)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -43,7 +41,7 @@ def assess_runs(results: Results, study: str) -> None:
 
 def unmet(results: Results, study: str) -> list[str]:
     """Return the preconditions of a study that its runs do not meet; none if they must not be compared."""
-    from grpolab.report.regimes import find_unmet_of
+    from grpolab.report.sentences import find_unmet_of
 
     try:
         return find_unmet_of(results, study)
@@ -55,11 +53,9 @@ def ensure_geometry(results: Results) -> None:
     """Make the tables behind the analytic figures unless they exist."""
     if results.geometry.exists() and results.surface.exists():
         return
+    import pandas as pd
+
     from grpolab.report.surrogate_tables import curve_table, surface_table
 
     for file, rows in {results.geometry: curve_table(), results.surface: surface_table()}.items():
-        text = io.StringIO()
-        writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text_atomic(file, text.getvalue())
+        write_text_atomic(file, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))

@@ -17,7 +17,7 @@ from grpolab.sweep.plan import Cell, plan_of_run, refuse_taken_name
 from grpolab.sweep.progress import Estimate, send, show_progress
 from grpolab.sweep.worker import LEFT, do_job
 from grpolab.terminal import say
-from grpolab.vocabulary import DAMAGED, FAILED
+from grpolab.vocabulary import DAMAGED, FAILED, RESULTS
 
 
 def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
@@ -34,8 +34,7 @@ def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
     state = cell_state(cell.signature, results, {})
     if state.state in (FAILED, DAMAGED):
         set_failure_aside(folder, damaged=state.state == DAMAGED)
-        state = cell_state(cell.signature, results, {})
-    todo = [] if state.outcome else [*warm_start_jobs([cell], results), run_job(cell, label)]
+    todo = [] if state.state in RESULTS else [*warm_start_jobs([cell], results), run_job(cell, label)]
     write_plans([plan], results)
     done, warm_starts = int(not todo), max(0, len(todo) - 1)
     counts = {"runs": 1, "done": done, "committed": 0, "to_train": 1 - done, "warm_starts": warm_starts}

@@ -120,8 +120,8 @@ class Composer:
                 choices[group] = value
             elif group in self.groups:
                 known, near = ", ".join(self.groups[group]), near_matches(value, self.groups[group])
-                own = ", or one of your own as module:Class or path/to/file.py:Class" if group == "task" else ""
-                problems.append(f"{group}={value} is not allowed: {group} is one of {known}{near}{own}")
+                by_path = ", or one of your own as module:Class or path/to/file.py:Class" if group == "task" else ""
+                problems.append(f"{group}={value} is not allowed: {group} is one of {known}{near}{by_path}")
         return {group: option for group, option in choices.items() if option != "null"}
 
     def _base(self, choices: dict[str, str]) -> bytes:

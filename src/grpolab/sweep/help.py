@@ -124,9 +124,9 @@ def _key_entries(composer: Composer) -> Iterator[Entry]:
                 default = "no default" if value == NO_VALUE else f"default {show(value)}"
                 yield key, f"  {key:<34} {describe(RunSettings, field)}; {default}\n      {field['description']}"
             for option, member in members.items():
-                chosen = composer.values({name: option})
+                of_option = composer.values({name: option})
                 yield key, f"  with {name}={option}: {member['description'].splitlines()[0]}"
-                yield from explain(key, member["properties"], (chosen[section] if section else chosen)[name])
+                yield from explain(key, member["properties"], (of_option[section] if section else of_option)[name])
             if is_section:  # one that is switched off has no defaults: if it is set, all of its keys are
                 yield from explain(key, inner["properties"], value or dict.fromkeys(inner["properties"], NO_VALUE))
 

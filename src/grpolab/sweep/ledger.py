@@ -212,9 +212,9 @@ class JournalReader:
             self._rewards |= {round(mean, 6), round(mean + spread, 6)}
         if record.get("kind") != "update":
             return
-        for name, metric, extreme in (("ratio_min", "ratio/token_min", min), ("ratio_max", "ratio/token_max", max)):
-            if metric in record and not math.isnan(value := float(record[metric])):
-                self._facts[name] = extreme(self._facts.get(name, value), value)
+        for end, extreme in (("min", min), ("max", max)):
+            if not math.isnan(value := float(record.get(f"ratio/token_{end}", math.nan))):
+                self._facts[f"ratio_{end}"] = extreme(self._facts.get(f"ratio_{end}", value), value)
         if "clip/active" in record:
             self.clip_now = float(record["clip/active"])
             is_later = record["iteration"] > 0 or record["minibatch"] > 0

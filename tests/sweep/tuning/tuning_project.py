@@ -40,6 +40,7 @@ STUDY: dict[str, Any] = {
         "pruner": {"name": "median", "window": 2, "after": 3, "startup_trials": 3},
     },
 }
+UNTUNED = {key: value for key, value in STUDY.items() if key != "tuning"}
 COMMAND = """
 import sys
 sys.path.insert(0, {here!r})
@@ -84,10 +85,11 @@ class TuningProject:
         self._monkeypatch = monkeypatch
         self.write()
 
-    def write(self, name: str = "mine", **tuning: Any) -> None:
+    def write(self, name: str = "mine", study: Mapping[str, Any] = STUDY, **tuning: Any) -> None:
         """The study, with some keys of its tuning changed; None: without."""
         changed = {key: value for key, value in {**STUDY["tuning"], **tuning}.items() if value is not None}
-        (self.folder / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump({**STUDY, "tuning": changed}))
+        whole = {**study, "tuning": changed} if "tuning" in study else {**study}
+        (self.folder / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(whole))
 
     def tune(self, *overrides: str, jobs: int = 1, storage: str | None = None) -> int:
         """In this process; the exit code."""
