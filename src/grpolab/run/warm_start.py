@@ -126,7 +126,8 @@ def _train(
     seed, target, chat = warm.seed or 0, warm.target_accuracy, getattr(task, "chat", False)
     # Training prompts, because the held-out ones choose nothing. The task's own score, because arms with different
     # rewards share the warm start; and its batch size, which is in the identity, unlike that of the evaluation.
-    check = Evaluator(policy, task, task.score, examples[: warm.check_items], warm.batch_size, 1, length, seed)
+    items = examples[: warm.check_items]
+    check = Evaluator(policy, task, task.score, items, warm.batch_size, samples=1, length=length, seed=seed)
     optimizer = make_supervised_optimizer(policy, warm.learning_rate)
     best: tuple[float, float, int, dict[str, Tensor]] | None = None  # distance, accuracy, step, weights
     for step in range(1, warm.max_steps + 1):
