@@ -87,7 +87,8 @@ def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
     """Return the call whose object a GRPOTrainer is given, else the first."""
     trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer in source.calls[name]]
     given = [keyword.value for trainer in trainers for keyword in trainer.keywords if keyword.arg == "args"]
-    made = [*given, *(value for node in given for value in source.names.get(last_name(node), []))]
+    names = [source.qualify(node) for node in given if isinstance(node, ast.Name)]
+    made = [*given, *(value for name in names for value in source.names.get(name, []))]
     return next((call for call in calls if call in made), calls[0])
 
 
