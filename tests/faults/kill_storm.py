@@ -119,23 +119,20 @@ class Sweep:
 
     def where(self) -> str:
         """How far it is, in words."""
-        events = self.events()
         active: dict[str, str] = {}
-        for event in events:
-            if event["event"] == "started":
-                active[event["signature"]] = f"{event['kind'].replace('_', ' ')} begins"
-            elif event["event"] == "step":
-                active[event["signature"]] = f"{_kind(events, event)} at {event['step']}/{event['steps']}"
+        for event in self.events():
+            if event["event"] in ("started", "step"):
+                kind, signature = event.get("kind", "run"), event["signature"]
+                active[signature] = f"{kind} begins" if "step" not in event else f"at {event['step']}/{event['steps']}"
             elif event["event"] in ("finished", "returned"):
                 active.pop(event["signature"], None)
-        if not any(event["event"] == "started" for event in events):
-            return "start-up" if not any(event["event"] == "end" for event in events) else "the end"
-        return ", ".join(sorted(active.values())) or "drawing, last synchronisation"
+        return ", ".join(sorted(active.values())) or "between jobs"
 
 
 def _kind(events: list[dict[str, Any]], step: dict[str, Any]) -> str:
-    kinds = {event["signature"]: event["kind"].replace("_", " ") for event in events if event["event"] == "started"}
-    return kinds.get(step["signature"], "run")
+    return {event["signature"]: event["kind"] for event in events if event["event"] == "started"}.get(
+        step["signature"], "run"
+    )
 
 
 def _words(process: psutil.Process) -> list[str]:

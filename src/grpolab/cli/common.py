@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import yaml
 
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, printable
 from grpolab.paths import Results, project_root
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
-        self.exit(WRONG_REQUEST, f"grpolab: {message} (`{self.prog} --help`)\n")
+        self.exit(WRONG_REQUEST, f"grpolab: {printable(message)} (`{self.prog} --help`)\n")
 
 
 def results_of(arguments: argparse.Namespace) -> Results:
