@@ -36,13 +36,10 @@ COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_gen
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 LEAST_GROUP = 2
 SCALES = {True: "group", False: "none"}
-SCHEDULES = {
-    "constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine",
-    "cosine_with_min_lr": "cosine",
-}  # fmt: skip
-ADAPTIVE = {
-    "target": "entropy_target", "step": "entropy_coef_delta", "least": "entropy_coef_min", "most": "entropy_coef_max",
-}  # fmt: skip
+SCHEDULES = {name: name for name in ("constant", "linear", "cosine")}
+SCHEDULES |= {"constant_with_warmup": "constant", "cosine_with_min_lr": "cosine"}
+_COEF = "entropy_coef_"
+ADAPTIVE = {"target": "entropy_target", "step": f"{_COEF}delta", "least": f"{_COEF}min", "most": f"{_COEF}max"}
 PLAIN_ADAMW = re.compile(r"adamw_(?!.*(bit|anyprecision))")
 # Defaults that are not worth a sentence: those that do nothing, are resolved from others, or are of the launcher.
 QUIET = {"top_entropy_quantile": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
