@@ -93,12 +93,9 @@ BENCH_conformance = rm -rf .venv-bench/trl_vectors && \
   $(BIN)/grpolab conformance .venv-bench/trl_vectors
 BENCH_loss = $(BIN)/python benchmarks/loss_cost.py
 BENCH_doctor = $(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
-BENCH_doctor-peers = ([ -x .venv-peers/bin/python ] || $(BIN)/python -m venv .venv-peers) && \
-  .venv-peers/bin/python -m pip install --quiet --no-input -r requirements/peers.txt && \
-  $(BIN)/python benchmarks/doctor_peers.py .venv-peers $(if $(JOBS),--jobs $(JOBS))
 BENCH_self-check = $(BIN)/python benchmarks/self_check.py $(or $(STUDY),claims)
 BENCH_scale = $(BIN)/python benchmarks/simulate_scale.py
-bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|doctor-peers|self-check|scale
+bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|self-check|scale
 	$(call choose,BENCH)
 
 EXTRA_smollm2 = $(BIN)/python requirements/smollm2.py

@@ -1,10 +1,10 @@
-"""Does the doctor name what was planted? `make bench WHAT=doctor`; what is counted: README.md here.
+"""Check that the doctor names what was planted (`make bench WHAT=doctor`). README.md here says what is counted.
 
     python benchmarks/doctor_check.py [--jobs N] [--quick] [--development] [--cases A,B] [--results FOLDER]
 
 Trains every fault of conf/fault/ and healthy controls on short runs, asks the doctor about each, and writes the
-confusion matrix to results/doctor/. Runs are kept by signature: a second call trains nothing. The exit code is 1 where
-a bound is missed.
+confusion matrix to results/doctor/. Runs are kept by signature: a second call trains nothing. The exit code is 1 if a
+bound is missed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpolab.paths import Results, write_text_atomic
 from grpolab.report.style import DPI, QUIET, TEXT_WIDTH, paper_style, save
 from grpolab.studies.sweep import sweep
 from grpolab.sweep.compose import Composer
-from grpolab.sweep.plan import Plan, expand
+from grpolab.sweep.plan import expand
 from grpolab.sweep.study import Study
 
 LEAST = 0.95  # share of the faulty runs whose cause is named first, and of the healthy runs without a cause
@@ -36,7 +36,7 @@ TASKS = {
     "addition": ["task=addition", "warm_start.check_items=200"],
     "filler_sorting": ["task=filler_sorting", "task.length=4", "task.max_fillers=6", "max_completion_length=12", *WARM],
 }
-# What the thresholds of the doctor may be chosen on, and what it is scored on: other seeds, and a task more.
+# Thresholds of the doctor may be chosen on the first; it is scored on other seeds, and one more task.
 DEVELOPMENT = ("doctor_development", ["sorting", "addition"], [0, 1])
 SCORED = ("doctor_scored", list(TASKS), [16, 17])  # 10 to 15 have been looked at, and rules mended since
 QUICK = ("doctor_quick", ["sorting"], [10])
@@ -65,11 +65,11 @@ HEALTHY = {
     "long": ["rollout_steps=60", "prompts_per_step=16"],
 }
 FAULTY = {name: [f"fault={name}"] for name in CAUSES}
-FAULTY["plateau"] += ["rollout_steps=120"]  # that nothing rises is known of a long run only
+FAULTY["plateau"] += ["rollout_steps=120"]  # only a long run shows that nothing rises
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, ask, print and draw; the exit code."""
+    """Train, ask, print and draw; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--quick", action="store_true", help="one seed and one task")
@@ -80,84 +80,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cases = HEALTHY | FAULTY
     if options.cases:
         cases = {name: cases[name] for name in options.cases.split(",")}
-    split = QUICK if options.quick else DEVELOPMENT if options.development else SCORED
-    plan = plan_of(*split, cases, machine=[f"machine.results={options.results}", "machine.tracking_uri=null"])
-    if code := sweep([plan], options.jobs, report=False):
-        return code
-    results = Results.open(options.results)
-    answers = pd.DataFrame(
-        [answer(cell.levels, cell.settings.seed, results.run(cell.signature)) for cell in plan.cells]
-    )
-    stem = results.root / "doctor" / split[0]
-    write_text_atomic(stem.with_suffix(".csv"), answers.to_csv(index=False))
-    matrix = confusion(answers)
-    write_text_atomic(stem.with_name(f"{stem.name}_confusion.csv"), matrix.to_csv())
-    save(draw(matrix), stem.with_name(f"{stem.name}_confusion"))
-    print("\n".join(misses(answers)))
-    shares = {}
-    for title, chosen in parts(answers).items():
-        shares[title] = chosen.right.mean()
-        print(f"{title}: {chosen.right.sum()} of {len(chosen)} right ({shares[title]:.1%})")
-    print(f"look: {stem}.csv, {stem}_confusion.png")
-    return int(min(shares["faulty"], shares["healthy"]) < LEAST)
-
-
-def plan_of(name: str, tasks: list[str], seeds: list[int], cases: dict[str, list[str]], machine: list[str]) -> Plan:
-    """Every case on every task."""
+    name, tasks, seeds = QUICK if options.quick else DEVELOPMENT if options.development else SCORED
     study = Study(
         name=name,
         question="Does the doctor name the cause that was planted, and none where nothing was?",
-        overrides=[*SHORT, *machine],
+        overrides=[*SHORT, f"machine.results={options.results}", "machine.tracking_uri=null"],
         factors={"case": cases, "task": {task: TASKS[task] for task in tasks}},
         compare="case",
         baseline="four_passes" if "four_passes" in cases else next(iter(cases)),
         seeds=seeds,
         primary_metric="eval/accuracy_expected",
     )
-    return expand(study, Composer())
-
-
-def answer(levels: dict[str, str], seed: int, folder: Path) -> dict[str, object]:
-    """What was planted in a run, and what the doctor says of it, the first cause apart."""
-    planted = levels["case"] if levels["case"] in FAULTY else NO_CAUSE
-    named = [finding.cause for finding in diagnose(folder).findings] or [NO_CAUSE]
-    return {
-        **levels,
-        "seed": seed,
-        "planted": planted,
-        "named": named[0],
-        "also": " ".join(named[1:]),
-        "right": named[0] == planted,
-        "run": folder.name,
-    }
-
-
-def parts(answers: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The answers of faulty and of healthy runs, and each of them by task."""
-    kinds = {"faulty": answers.planted != NO_CAUSE, "healthy": answers.planted == NO_CAUSE}
-    whole = {kind: answers[chosen] for kind, chosen in kinds.items()}
-    return whole | {
-        f"{kind}, {task}": frame for kind, runs in whole.items() for task, frame in runs.groupby("task", sort=False)
-    }
-
-
-def misses(answers: pd.DataFrame) -> list[str]:
-    """A line for each wrong answer."""
-    return [
-        f"{run.case} on {run.task}, seed {run.seed} ({run.run}): named {run.named}, then {run.also or 'nothing'}"
-        for run in answers[~answers.right].itertuples()
-    ]
-
-
-def confusion(answers: pd.DataFrame) -> pd.DataFrame:
-    """Runs by what was planted (rows) and what was named first (columns), in the order of the causes."""
+    plan = expand(study, Composer())
+    if code := sweep([plan], options.jobs, report=False):
+        return code
+    results = Results.open(options.results)
+    answers = pd.DataFrame([ask(cell.levels, cell.settings.seed, results.run(cell.signature)) for cell in plan.cells])
+    stem = results.root / "doctor" / name
+    write_text_atomic(stem.with_suffix(".csv"), answers.to_csv(index=False))
     order = [NO_CAUSE, *CAUSES]
-    table = pd.crosstab(answers.planted, answers.named)
-    return table.reindex(index=order, columns=order, fill_value=0)
+    matrix = pd.crosstab(answers.planted, answers.named).reindex(index=order, columns=order, fill_value=0)
+    write_text_atomic(stem.with_name(f"{name}_confusion.csv"), matrix.to_csv())
+    save(draw(matrix), stem.with_name(f"{name}_confusion"))
+    for run in answers[~answers.right].itertuples():
+        print(f"{run.case} on {run.task}, seed {run.seed} ({run.run}): named {run.named}, then {run.also or 'nothing'}")
+    is_faulty, kept = answers.planted != NO_CAUSE, True
+    for kind, runs in {"faulty": answers[is_faulty], "healthy": answers[~is_faulty]}.items():
+        kept &= bool(runs.right.mean() >= LEAST)
+        by_task = [(f"{kind}, {task}", frame) for task, frame in runs.groupby("task", sort=False)]
+        for title, part in [(kind, runs), *by_task]:
+            print(f"{title}: {part.right.sum()} of {len(part)} right ({part.right.mean():.1%})")
+    print(f"look: {stem}.csv, {stem}_confusion.png")
+    return int(not kept)
+
+
+def ask(levels: dict[str, str], seed: int, folder: Path) -> dict[str, object]:
+    """Return what was planted in a run, and the causes that the doctor names, the first one apart."""
+    planted = levels["case"] if levels["case"] in FAULTY else NO_CAUSE
+    first, *others = [finding.cause for finding in diagnose(folder).findings] or [NO_CAUSE]
+    answer = {"planted": planted, "named": first, "also": " ".join(others), "right": first == planted}
+    return {**levels, "seed": seed, **answer, "run": folder.name}
 
 
 def draw(matrix: pd.DataFrame) -> Figure:
-    """The matrix as shares of its rows, with the counts."""
+    """Draw runs by what was planted (rows) and named first (columns): shares of a row, with the counts."""
     shares = matrix.div(matrix.sum(axis=1).clip(lower=1), axis=0).to_numpy()
     with paper_style():
         figure = Figure(figsize=(TEXT_WIDTH, TEXT_WIDTH), dpi=DPI, layout="constrained")

@@ -78,19 +78,9 @@ def timed(costs: list[Cost], function: Callable[..., Any]) -> Callable[..., Any]
     return call
 
 
-def trl_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
+def trl_costs(folder: Path, options: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
     """Return the costs of each step's sampling and of its updates in TRL."""
     from datasets import Dataset
-    from transformers import TrainerCallback
-
-    marks: list[Cost] = []  # the beginning and the end of each step
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            marks.append(Cost(time.process_time(), time.monotonic()))
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            marks.append(Cost(time.process_time(), time.monotonic()))
 
     prompts = [json.loads(line)["prompt"] for line in (folder / "train.jsonl").read_text().splitlines()]
     trainer = make_trainer(
@@ -98,12 +88,11 @@ def trl_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
         folder / "model",
         shares_of_a,
         {"train_dataset": Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts])},
-        [Clock()],
-        per_device_train_batch_size=given.micro,
-        gradient_accumulation_steps=given.prompts * GENERATIONS // given.micro,
+        per_device_train_batch_size=options.micro,
+        gradient_accumulation_steps=options.prompts * GENERATIONS // options.micro,
         num_generations=GENERATIONS,
-        max_completion_length=given.tokens,
-        max_steps=1 + given.steps,
+        max_completion_length=options.tokens,
+        max_steps=1 + options.steps,
         learning_rate=LEARNING_RATE,
         report_to="none",
         logging_steps=1,
@@ -112,40 +101,29 @@ def trl_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
     trainer._generate_and_score_completions = timed(sampling, trainer._generate_and_score_completions)
     trainer.train()
     lengths = {log["completions/mean_length"] for log in trainer.state.log_history if "completions/mean_length" in log}
-    assert lengths == {given.tokens}, lengths
+    assert lengths == {options.tokens}, lengths
     # A step samples inside; the rest is its updates.
+    steps = zip(trainer.marks[::2], trainer.marks[1::2], sampling, strict=True)
     return sampling, [
-        Cost(end.cpu - begun.cpu - drawn.cpu, end.wall - begun.wall - drawn.wall)
-        for begun, end, drawn in zip(marks[::2], marks[1::2], sampling, strict=True)
+        Cost(end[0] - begun[0] - drawn.cpu, end[1] - begun[1] - drawn.wall) for begun, end, drawn in steps
     ]
 
 
-def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
+def our_costs(folder: Path, options: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
     """Return the costs of each step's sampling, and of its minibatches, updates and metrics, in GRPO Lab."""
     from grpolab.run import warm_start
     from grpolab.run.provenance import set_up_torch
     from grpolab.run.train import assemble
 
     overrides = [
-        "task=jsonl",
-        "task.prompt_key=prompt",
-        "task.chat=true",
-        f"task.train_file={folder}/train.jsonl",
-        f"task.evaluation_file={folder}/evaluation.jsonl",
-        "model=pretrained",
-        f"model.path={folder}/model",
-        "reward.function=language_model_vs_trl:share_of_a",
-        f"prompts_per_step={given.prompts}",
-        f"num_generations={GENERATIONS}",
-        f"max_completion_length={given.tokens}",
-        "num_iterations=1",
-        f"micro_batch_size={given.micro}",
-        f"rollout_steps={1 + given.steps}",
-        "warm_start.max_steps=0",
-        "beta=0",
-        f"learning_rate={LEARNING_RATE}",
+        *("task=jsonl", "task.prompt_key=prompt", "task.chat=true", f"task.train_file={folder}/train.jsonl"),
+        *(f"task.evaluation_file={folder}/evaluation.jsonl", "model=pretrained", f"model.path={folder}/model"),
+        *("reward.function=language_model_vs_trl:share_of_a", "warm_start.max_steps=0", "beta=0"),
+        *(f"prompts_per_step={options.prompts}", f"num_generations={GENERATIONS}", "num_iterations=1"),
+        *(f"max_completion_length={options.tokens}", f"micro_batch_size={options.micro}"),
+        *(f"rollout_steps={1 + options.steps}", f"learning_rate={LEARNING_RATE}"),
         *DIAGNOSTICS_OFF,
-        *given.override,
+        *options.override,
     ]
     request = plan_ours(folder, "benchmark", overrides)
     settings = next(iter(request.cells.values())).settings
@@ -160,10 +138,10 @@ def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
         for minibatch in learner.minibatches(state.policy, rollout.batch, state.rollout_step):
             learner.metrics(learner.update(state, minibatch, int(rollout.batch.mask_BT.sum())))
 
-    for step in range(1 + given.steps):
+    for step in range(1 + options.steps):
         rollout = collect(state)
         assert rollout.batch.mask_BT.all()
-        assert rollout.batch.tokens_BT.shape[1] == given.tokens
+        assert rollout.batch.tokens_BT.shape[1] == options.tokens
         timed(training, train)(rollout)
         state.rollout_step = step + 1
     return sampling, training
@@ -180,34 +158,34 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="in turns; the least counts")
     parser.add_argument("--override", nargs="*", default=[], help="of GRPO Lab's settings")
     parser.add_argument("--side", nargs=2, metavar=("SYSTEM", "FOLDER"), help="one round of one system, as JSON")
-    given = parser.parse_args()
+    options = parser.parse_args()
     os.environ.update(ENVIRONMENT)
-    if given.side:
+    if options.side:
         begin()
-        side = {"TRL": trl_costs, "GRPO Lab": our_costs}[given.side[0]]
-        costs = [costs[1:] for costs in side(Path(given.side[1]), given)]
+        side = {"TRL": trl_costs, "GRPO Lab": our_costs}[options.side[0]]
+        costs = [costs[1:] for costs in side(Path(options.side[1]), options)]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
         print(json.dumps({"sampling": costs[0], "training": costs[1], "peak": peak}))
         return
     sides: dict[str, list[dict[str, Any]]] = {"TRL": [], "GRPO Lab": []}
     with tempfile.TemporaryDirectory() as name:
-        prepare(Path(name), given.model)
-        for _ in range(given.rounds):
+        prepare(Path(name), options.model)
+        for _ in range(options.rounds):
             for system, rounds in sides.items():
                 command = [sys.executable, *sys.argv, "--side", system, name]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 rounds.append(json.loads(done.stdout.splitlines()[-1]))
-    report(sides, given)
+    report(sides, options)
 
 
-def report(sides: dict[str, list[dict[str, Any]]], given: argparse.Namespace) -> None:
+def report(sides: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> None:
     """Print tokens a second and peak memory, and their ratios."""
     print_versions()
     print(
-        f"{given.model}: {given.prompts} prompts x {GENERATIONS} completions of {given.tokens} tokens,"
-        f" micro-batches of {given.micro}; best of {given.rounds} rounds of {given.steps} steps"
+        f"{options.model}: {options.prompts} prompts x {GENERATIONS} completions of {options.tokens} tokens,"
+        f" micro-batches of {options.micro}; best of {options.rounds} rounds of {options.steps} steps"
     )
-    tokens = given.prompts * GENERATIONS * given.tokens
+    tokens = options.prompts * GENERATIONS * options.tokens
     print(f"\n{'completion tokens per CPU second':36}{'TRL':>10}{'GRPO Lab':>10}{'ratio':>8}{'of wall time':>14}")
     for part in ("sampling", "training"):
         cpu, wall = (

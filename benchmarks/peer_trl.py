@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
 PACKAGES = ("grpolab", "trl", "torch", "transformers", "mlflow")
 ENVIRONMENT = {  # read when torch, transformers and mlflow are imported; the processes that are started inherit it
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_EXPERIMENT_NAME": "benchmark",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    **{"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"},
+    **{"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"},
+    **{"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_EXPERIMENT_NAME": "benchmark", "MLFLOW_LOGGING_LEVEL": "ERROR"},
     "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
 }
 
@@ -56,16 +51,20 @@ def print_versions() -> None:
 
 
 def make_trainer(
-    folder: Path,
-    model: Path,
-    reward: Callable[..., list[float]],
-    data: dict[str, Any],
-    callbacks: Sequence[Any] = (),
-    **options: Any,
+    folder: Path, model: Path, reward: Callable[..., list[float]], data: dict[str, Any], **options: Any
 ) -> Any:
-    """Return a trainer of TRL's on the CPU: float32, nothing saved, no bar. `data`: its data sets by argument."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
+    """Return a trainer of TRL's on the CPU: float32, nothing saved, no bar. `data`: its data sets by argument.
+
+    `trainer.marks` gets the (CPU, wall) seconds at the beginning and at the end of each step.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            trainer.marks.append((time.process_time(), time.monotonic()))
+
+        on_step_end = on_step_begin
 
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/trl.db"
     common = {"loss_type": "grpo", "beta": 0.0, "lr_scheduler_type": "constant", "save_strategy": "no"}
@@ -74,24 +73,22 @@ def make_trainer(
         model=AutoModelForCausalLM.from_pretrained(model),
         processing_class=AutoTokenizer.from_pretrained(model),
         reward_funcs=reward,
-        callbacks=list(callbacks),
+        callbacks=[Clock()],
         args=GRPOConfig(output_dir=str(folder / "trl"), **common | on_cpu | options),
         **data,
     )
     trainer.remove_callback(PrinterCallback)
+    trainer.marks = []
     return trainer
 
 
 def plan_ours(folder: Path, name: str, overrides: Sequence[str], is_tracked: bool = False) -> Request:
     """Return a checked run of ours, with the plan that its mirror reads."""
     from grpolab.sweep.jobs import Request
-    from grpolab.sweep.multirun import expand_multirun
+    from grpolab.sweep.plan import expand_multirun
 
-    machine = [
-        "device=cpu",
-        f"machine.results={folder}/{'tracked' if is_tracked else 'bare'}",
-        f"machine.tracking_uri={f'sqlite:///{folder}/ours.db' if is_tracked else 'null'}",
-    ]
+    results, store = ("tracked", f"sqlite:///{folder}/ours.db") if is_tracked else ("bare", "null")
+    machine = ["device=cpu", f"machine.results={folder}/{results}", f"machine.tracking_uri={store}"]
     request = Request([expand_multirun([*overrides, *machine], name)])
     request.write_plans()
     return request

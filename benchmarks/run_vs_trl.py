@@ -21,16 +21,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from peer_trl import (
-    ENVIRONMENT,
-    begin,
-    fresh_process,
-    make_trainer,
-    mirror_seconds,
-    plan_ours,
-    print_versions,
-    train_ours,
-)
+import peer_trl
 
 if TYPE_CHECKING:
     from grpolab.sweep.jobs import Request
@@ -95,17 +86,19 @@ def run_ours(request: Request) -> Run:
     """Train it; the mirror's work is not counted here."""
     clock: list[float] = []
     cpu, wall = time.process_time(), time.monotonic()
-    outcome = train_ours(request, lambda step: clock.append(time.process_time()))
+    outcome = peer_trl.train_ours(request, lambda step: clock.append(time.process_time()))
     cpu, wall = time.process_time() - cpu, time.monotonic() - wall
     journal = request.results.run(next(iter(request.cells))) / "journal.jsonl"
     records = [json.loads(line) for line in journal.read_text().splitlines()]
-    means = {
-        curve: statistics.fmean(record[name] for record in records if name in record)
-        for curve, (name, _) in CURVES.items()
-    }
     updates = outcome["optimizer_steps"] // outcome["rollout_steps"]
-    learnt = {"accuracy": outcome["final"]["eval/accuracy_expected"], **means}
+    learnt = {"accuracy": outcome["final"]["eval/accuracy_expected"], **mean_curves(records, 0)}
     return Run(cpu, wall, median_step(clock, updates), learnt)
+
+
+def mean_curves(records: list[dict[str, Any]], system: int) -> dict[str, float]:
+    """Return the mean of each curve over a system's records."""
+    names = {curve: names[system] for curve, names in CURVES.items()}
+    return {curve: statistics.fmean(row[name] for row in records if name in row) for curve, name in names.items()}
 
 
 def median_step(clock: list[float], updates: int) -> float:
@@ -121,16 +114,9 @@ def score_exactly(completions: list[str], answer: list[str], **columns: Any) -> 
 def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, Any], is_tracked: bool) -> Run:
     """Train the same run as a user of TRL writes it."""
     from datasets import load_dataset
-    from transformers import TrainerCallback
 
     from grpolab.settings.resolved import resolve_run
     from grpolab.sweep.compose import compose
-
-    clock: list[float] = []
-
-    class Clock(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            clock.append(time.process_time())
 
     ours = resolve_run(compose(our_overrides(folder, task, steps)))
     cpu, wall = time.process_time(), time.monotonic()
@@ -146,12 +132,8 @@ def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, A
             *("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm"),
         )
     }
-    trainer = make_trainer(
-        folder,
-        folder / task,
-        score_exactly,
-        data,
-        [Clock()],
+    trainer = peer_trl.make_trainer(
+        *(folder, folder / task, score_exactly, data),
         seed=seed,
         per_device_train_batch_size=ours.batch_size,
         num_generations_eval=1,
@@ -166,14 +148,12 @@ def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, A
     )
     trainer.train()
     cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-    history = trainer.state.log_history
-    means = {
-        curve: statistics.fmean(row[name] for row in history if name in row) for curve, (_, name) in CURVES.items()
-    }
     begun = time.process_time()
     accuracy = expected_accuracy(trainer.model, trainer.processing_class, task)
-    step = median_step(clock[:: ours.num_iterations], ours.num_iterations)
-    return Run(cpu, wall, step, {"accuracy": accuracy, **means}, time.process_time() - begun)
+    ends = [end for end, _ in trainer.marks[1::2]]
+    step = median_step(ends[:: ours.num_iterations], ours.num_iterations)
+    learnt = {"accuracy": accuracy, **mean_curves(trainer.state.log_history, 1)}
+    return Run(cpu, wall, step, learnt, time.process_time() - begun)
 
 
 def expected_accuracy(model: Any, tokenizer: Any, task_name: str) -> float:
@@ -186,14 +166,13 @@ def expected_accuracy(model: Any, tokenizer: Any, task_name: str) -> float:
     task = make_task(compose([f"task={task_name}"]).task)
     policy = Policy(model.eval(), tokenizer, temperature=1.0)
     examples = task.examples("evaluation", EVALUATION_ITEMS)
-    evaluate = Evaluator(task, task.score, examples, tokenizer, policy.device, False, None, 128, 1, 0, 0)
-    return evaluate(policy).metrics["eval/accuracy_expected"]
+    return Evaluator(policy, task, task.score, examples, 128, 1, 0, 0)().metrics["eval/accuracy_expected"]
 
 
 def measure_runs(folder: Path, rounds: int) -> dict[tuple[str, bool], list[tuple[Run, Run]]]:
     """Return pairs of runs, TRL's and ours, by task and tracking; the systems take turns in processes of their own."""
     runs: dict[tuple[str, bool], list[tuple[Run, Run]]] = defaultdict(list)
-    with fresh_process() as trl, fresh_process() as ours, fresh_process() as mirror:
+    with peer_trl.fresh_process() as trl, peer_trl.fresh_process() as ours, peer_trl.fresh_process() as mirror:
         for task in ROLLOUT_STEPS:
             ours.submit(prepare, folder, task).result()
         for round_ in range(rounds):
@@ -201,8 +180,8 @@ def measure_runs(folder: Path, rounds: int) -> dict[tuple[str, bool], list[tuple
                 for is_tracked in (False, True):
                     seed = 2 * round_ + is_tracked  # no seed twice: what is learnt is compared over all of them
                     overrides = [*our_overrides(folder, task, steps), f"seed={seed}"]
-                    request = plan_ours(folder, f"{task}{seed}", overrides, is_tracked)
-                    mirrored = mirror.submit(mirror_seconds, request) if is_tracked else None
+                    request = peer_trl.plan_ours(folder, f"{task}{seed}", overrides, is_tracked)
+                    mirrored = mirror.submit(peer_trl.mirror_seconds, request) if is_tracked else None
                     own = ours.submit(run_ours, request).result()
                     if mirrored:
                         updates = next(iter(request.cells.values())).settings.num_iterations * steps
@@ -230,15 +209,11 @@ def measure_ablation(folder: Path, steps: int, seeds: int) -> tuple[Ablation, Ab
             costs.append((cpu - extra, wall - extra))
             accuracies.append(accuracy)
     trl = Ablation(*map(sum, zip(*costs, strict=True)), accuracies)
-    every = our_overrides(folder, "addition", steps)
     study = {
-        "question": "Five arms that TRL has too",
+        **{"question": "Five arms that TRL has too", "compare": "arm", "baseline": "grpo"},
         "factors": {"arm": {name: overrides for name, (overrides, _) in ARMS.items()}},
-        "compare": "arm",
-        "baseline": "grpo",
-        "overrides": every,
-        "seeds": seeds,
-        "primary_metric": "eval/accuracy_expected",
+        "overrides": our_overrides(folder, "addition", steps),
+        **{"seeds": seeds, "primary_metric": "eval/accuracy_expected"},
     }
     (folder / "ablation.yaml").write_text(json.dumps(study))
     results = [f"machine.results={folder}/ablation", f"machine.tracking_uri=sqlite:///{folder}/ablation.db"]
@@ -264,19 +239,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="of the single runs, each with two seeds: bare, tracked")
     parser.add_argument("--full", action="store_true", help="the ablation at the full number of rollout steps")
     parser.add_argument("--one", nargs=4, metavar=("FOLDER", "ARM", "SEED", "STEPS"), help="one run of TRL's ablation")
-    given = parser.parse_args()
-    os.environ.update(ENVIRONMENT)
-    if given.one:
-        begin()
-        folder, arm, seed, steps = Path(given.one[0]), given.one[1], int(given.one[2]), int(given.one[3])
+    arguments = parser.parse_args()
+    os.environ.update(peer_trl.ENVIRONMENT)
+    if arguments.one:
+        peer_trl.begin()
+        folder, arm, seed, steps = (
+            Path(arguments.one[0]),
+            arguments.one[1],
+            int(arguments.one[2]),
+            int(arguments.one[3]),
+        )
         trained = run_trl(folder, "addition", seed, steps, ARMS[arm][1], True)
         (folder / "one.json").write_text(json.dumps([trained.learnt["accuracy"], trained.extra]))
         return
-    steps = ROLLOUT_STEPS["addition"] if given.full else ABLATION_STEPS
+    steps = ROLLOUT_STEPS["addition"] if arguments.full else ABLATION_STEPS
     with tempfile.TemporaryDirectory() as name:
-        runs = measure_runs(Path(name), given.rounds)
+        runs = measure_runs(Path(name), arguments.rounds)
         trl, ours = measure_ablation(Path(name), steps, ABLATION_SEEDS)
-    print_versions()
+    peer_trl.print_versions()
     print(f"\nOne run: 32 prompts x 8 completions, num_iterations=4, five evaluations on {EVALUATION_ITEMS} prompts")
     print(f"{'':22}{'TRL: CPU s':>12}{'wall s':>8}{'a step':>10}{'GRPO Lab: CPU s':>18}{'wall s':>8}{'a step':>10}")
     for (task, is_tracked), pairs in runs.items():

@@ -253,12 +253,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--studies", type=int, default=2000, help="simulated studies of each check")
     parser.add_argument("--seed", type=int, default=0, help="of the generator")
     parser.add_argument("--results", type=Path, default=Path("results"))
-    given = parser.parse_args(arguments)
-    results, rng = Results.open(str(given.results)), np.random.default_rng(given.seed)
-    facets = baseline_runs(load(results, planned_name(results, given.study)))  # first: it may refuse
-    checks = [*simulate(given.studies, rng), *split_one_arm(facets, rng)]
+    options = parser.parse_args(arguments)
+    results, rng = Results.open(str(options.results)), np.random.default_rng(options.seed)
+    facets = baseline_runs(load(results, planned_name(results, options.study)))  # first: it may refuse
+    checks = [*simulate(options.studies, rng), *split_one_arm(facets, rng)]
     note = NOTE.format(runs=count(sum(map(len, facets)), "run"), facets=count(len(facets), "facet"))
-    about = f"Simulated studies (generator seed {given.seed}), and runs of `{given.study}`."
+    about = f"Simulated studies (generator seed {options.seed}), and runs of `{options.study}`."
     table = markdown_table(pd.DataFrame([check.row() for check in checks]))
     page = results.root / "self_check" / "self_check.md"
     write_text_atomic(page, f"# Self-check of the statistics\n\n{about}\n\n{table}\n\n{note}\n")

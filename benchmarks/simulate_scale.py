@@ -27,7 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,10 @@ COUNTED = {  # Python's audit events -> what a file system has to do
 }
 
 
-def make_study(variants: int, seeds: int, root: Path) -> Study:
-    """Return a study of so many variants of a small task, whose results go below `root`."""
+def make_plan(variants: int, seeds: int, root: Path) -> tuple[Request, dict[str, float]]:
+    """Plan so many variants of a small task as a command does; return the request and what planning cost."""
     rates, clips = -(-variants // 20), min(variants, 20)
-    return Study(
+    study = Study(
         name="scale_test",
         question="What does a sweep of this size cost?",
         overrides=[
@@ -75,28 +75,22 @@ def make_study(variants: int, seeds: int, root: Path) -> Study:
         primary_metric="eval/accuracy_expected",
         figures=["F1"],
     )
-
-
-def make_plan(variants: int, seeds: int, root: Path) -> tuple[Request, dict[str, float]]:
-    """Plan as a command does; return the request and what planning cost."""
-    began, cost = time.process_time(), dict[str, float]()
-
-    def lap(name: str) -> None:
-        nonlocal began
-        now = time.process_time()
-        cost[f"planning: {name}, CPU s"], began = now - began, now
-
-    plan = expand(make_study(variants, seeds, root), Composer())
-    lap("compose and check")
+    clock = [time.process_time()]
+    plan = expand(study, Composer())
+    clock.append(time.process_time())
     request = Request([plan])
-    lap("signatures and preflight")
+    clock.append(time.process_time())
     request.write_plans()
-    lap("plan.json")
+    clock.append(time.process_time())
     request.jobs()
-    lap("states and jobs")
-    cost["planning: plan.json, MB"] = request.results.plan(plan.study.name).stat().st_size / 1e6
-    cost["planning: peak memory, MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return request, cost
+    clock.append(time.process_time())
+    parts = ("compose and check", "signatures and preflight", "plan.json", "states and jobs")
+    laps = zip(parts, pairwise(clock), strict=True)
+    return request, {
+        **{f"planning: {name}, CPU s": end - begun for name, (begun, end) in laps},
+        "planning: plan.json, MB": request.results.plan(study.name).stat().st_size / 1e6,
+        "planning: peak memory, MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
 
 
 class World:
@@ -116,22 +110,18 @@ class World:
         heapq.heappush(self._events, (self.time + seconds, next(self._order), do))
 
     def start(self, process: Iterator[float], node: Node | None = None) -> None:
-        """Run a generator that yields the seconds until it goes on.
-
-        As a process of a node it ends when the node is killed, and waits while the node is frozen.
-        """
+        """Run a generator that yields the seconds to wait. A node's waits while it is frozen, and ends with a kill."""
         life = node and node.life
 
-        def go_on() -> None:
+        def resume() -> None:
             if node and node.life != life:
                 return
-            left = node.frozen_until - self.time if node else 0.0
-            if left > 0:
-                self.after(left, go_on)
+            if node and node.frozen_until > self.time:
+                self.after(node.frozen_until - self.time, resume)
             elif (seconds := next(process, None)) is not None:
-                self.after(seconds, go_on)
+                self.after(seconds, resume)
 
-        self.after(0.0, go_on)
+        self.after(0.0, resume)
 
     def run(self, has_ended: Callable[[], bool]) -> None:
         while not has_ended():
@@ -205,13 +195,14 @@ class SimulatedRun:
         kept = journal.read_bytes()[: saved["journal_bytes"]] if journal.exists() else b""
         if hashlib.sha256(kept).hexdigest() != saved["sha256"]:
             saved = {"step": 0, "journal_bytes": 0}
-        write_atomic(folder / "settings.yaml", json.dumps(job.settings["task"]).encode())
-        write_atomic(
-            folder / "provenance.json", json.dumps({"host": host, "dataset": {"evaluation_items": 1}}).encode()
-        )
+        self.write("settings.yaml", job.settings["task"])
+        self.write("provenance.json", {"host": host, "dataset": {"evaluation_items": 1}})
         self.step: int = saved["step"]
         self.journal = Journal(journal, saved["journal_bytes"])
         self.heartbeat = Heartbeat(folder, STEPS)
+
+    def write(self, name: str, content: Any) -> None:
+        write_atomic(self.folder / name, json.dumps(content).encode())
 
     def take_step(self, now: float) -> None:
         """Take a rollout step with its checkpoint. Raises LeaseLost if the journal is another's."""
@@ -220,7 +211,7 @@ class SimulatedRun:
         self.heartbeat.beat(self.step, now)
         length = self.journal.sync()
         saved = {"step": self.step, "journal_bytes": length, "sha256": self.journal.sha256}
-        write_atomic(self.folder / "checkpoint" / "latest.json", json.dumps(saved).encode())
+        self.write("checkpoint/latest.json", saved)
 
     def conclude(self) -> bool:
         """Write the outcome; return False if there is another one. Raises LeaseLost."""
@@ -426,12 +417,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ahead", type=float, default=0.0, help="seconds that the machines' clocks are off")
     parser.add_argument("--harsh", action="store_true", help="what a node sees of its own folder is late too")
     parser.add_argument("--folder", type=Path, help="where the results folder is made and deleted; best in memory")
-    given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="simulate-scale-", dir=given.folder) as folder:
-        request, costs = make_plan(given.variants, given.seeds, Path(folder) / "results")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="simulate-scale-", dir=options.folder) as folder:
+        request, costs = make_plan(options.variants, options.seeds, Path(folder) / "results")
         show(costs)
         began = time.process_time()
-        happened = simulate(request, given.nodes, ahead=given.ahead, harsh=given.harsh)
+        happened = simulate(request, options.nodes, ahead=options.ahead, harsh=options.harsh)
         show(happened | {"simulation: CPU s": time.process_time() - began})
         began = time.process_time()
         request.states()

@@ -45,18 +45,15 @@ PADDING = {"clean": 0.0, "finite": -1.3, "huge": -800.0, "infinite": -np.inf, "n
 
 
 def draw(random: np.random.Generator) -> dict[str, Any]:
-    """A case's inputs."""
+    """Draw a case's inputs."""
     B, T = int(random.integers(1, 9)), int(random.integers(1, 12))
     spread = random.choice([0.1, 0.5, 3.0, 30.0])
     mask = (np.arange(T) < random.integers(0, T + 1, (B, 1))) & (random.random((B, T)) < random.choice([0.7, 1.0]))
     new = -random.exponential(1.0, (B, T))
     old = new if random.random() < 0.1 else new + random.normal(0, spread, (B, T))
     A = random.choice([-1.0, 1.0, 0.0], (B, 1)) if random.random() < 0.3 else random.normal(0, 1, (B, 1))
-    given = {
-        "logprobs": new,
-        "old_logprobs": old,
-        "ref_logprobs": new + random.normal(0, random.choice([0.3, 7]), (B, T)),
-    }
+    reference = new + random.normal(0, random.choice([0.3, 7]), (B, T))
+    given = {"logprobs": new, "old_logprobs": old, "ref_logprobs": reference}
     dirt = PADDING[random.choice(list(PADDING))]
     given = {name: np.where(mask, value, dirt) for name, value in given.items()}
     by_token = random.random() < 0.2
@@ -75,38 +72,28 @@ def draw(random: np.random.Generator) -> dict[str, Any]:
 
 
 def trainer(options: dict[str, Any], log_probs_BT: torch.Tensor, entropy_BT: torch.Tensor) -> GRPOTrainer:
-    """A trainer with nothing but what `_compute_loss` looks at; its policy gives the log-probs."""
-    found = object.__new__(GRPOTrainer)
-    windows = options["gradient_accumulation_steps"]
-    found.__dict__ |= {
-        **{name: options[name] for name in ("loss_type", "importance_sampling_level", "beta", "top_entropy_quantile")},
-        **{name: options[name] for name in ("off_policy_mask_threshold", "entropy_coef", "max_completion_length")},
+    """Return a trainer with nothing but what `_compute_loss` looks at; its policy gives the log-probs."""
+    stub = object.__new__(GRPOTrainer)
+    names = ("loss_type", "importance_sampling_level", "beta", "top_entropy_quantile", "off_policy_mask_threshold")
+    alone = {name: lambda tensor, *_, **__: tensor for name in ("gather", "reduce", "pad_across_processes")}
+    stub.__dict__ |= {
+        **{name: options[name] for name in (*names, "entropy_coef", "max_completion_length")},
         "epsilon_low": options["epsilon"],
         "epsilon_high": options["epsilon"] if options["epsilon_high"] is None else options["epsilon_high"],
-        "args": SimpleNamespace(**options),
-        "model": SimpleNamespace(training=True),
-        "current_gradient_accumulation_steps": windows,
+        "current_gradient_accumulation_steps": options["gradient_accumulation_steps"],
         "_entropy_bonus_enabled": options["entropy_coef"] != 0,
-        "use_adaptive_entropy": False,
         "use_vllm": options["vllm_importance_sampling_mode"] is not None,
-        "vllm_importance_sampling_correction": True,
-        "aux_loss_enabled": False,
+        **{"vllm_importance_sampling_correction": True, "use_adaptive_entropy": False, "aux_loss_enabled": False},
+        **{"args": SimpleNamespace(**options), "model": SimpleNamespace(training=True)},
         "_metrics": {"train": defaultdict(list)},
-        "accelerator": SimpleNamespace(
-            num_processes=1,
-            sync_gradients=True,
-            device=torch.device("cpu"),
-            gather=lambda tensor: tensor,
-            reduce=lambda tensor, reduction: tensor,
-            pad_across_processes=lambda tensor, dim, pad_index: tensor,
-        ),
+        "accelerator": SimpleNamespace(num_processes=1, sync_gradients=True, device=torch.device("cpu"), **alone),
         "_get_per_token_logps_and_entropies": lambda *args, **kwargs: (log_probs_BT, entropy_BT, None),
     }
-    return found
+    return stub
 
 
 def sampler_ratio(options: dict[str, Any], tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The weight that `_generate_and_score_completions` hands on, which has no function of its own."""
+    """Return the weight that `_generate_and_score_completions` passes on, which has no function of its own there."""
     sampler_BT = tensors["rollout_logprobs"].float()
     log_BT = torch.nan_to_num((tensors["old_logprobs"] - sampler_BT) * tensors["mask"], nan=0.0)
     level, _, mode = options["vllm_importance_sampling_mode"].partition("_")
@@ -118,7 +105,7 @@ def sampler_ratio(options: dict[str, Any], tensors: dict[str, torch.Tensor]) -> 
 
 
 def outputs(options: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """What TRL makes of a case."""
+    """Return TRL's loss, gradient and metrics of a case."""
     tensors = {name: torch.tensor(value, dtype=torch.double) for name, value in inputs.items() if name != "tags"}
     log_probs_BT, mask_BT = tensors["logprobs"].requires_grad_(), torch.tensor(inputs["mask"])
     stub = trainer(options, log_probs_BT, tensors["entropies"])
@@ -127,20 +114,13 @@ def outputs(options: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
     if stub.use_vllm:
         vllm["importance_sampling_ratio"] = sampler_ratio(options, tensors)
         vllm["sampling_per_token_logps"] = tensors["rollout_logprobs"].float()
-    loss = stub._compute_loss(
-        None,
-        {
-            **vllm,
-            "prompt_ids": nothing,
-            "prompt_mask": nothing,
-            "completion_ids": torch.zeros_like(mask_BT),
-            "completion_mask": mask_BT,
-            "advantages": tensors["advantages" if inputs["tags"] else "seq_advantages"],
-            "old_per_token_logps": tensors["old_logprobs"],
-            "ref_per_token_logps": tensors["ref_logprobs"],
-            "num_items_in_batch": mask_BT.sum(),
-        },
-    )
+    batch = {
+        **{"prompt_ids": nothing, "prompt_mask": nothing, "completion_ids": torch.zeros_like(mask_BT)},
+        **{"completion_mask": mask_BT, "num_items_in_batch": mask_BT.sum()},
+        "advantages": tensors["advantages" if inputs["tags"] else "seq_advantages"],
+        **{"old_per_token_logps": tensors["old_logprobs"], "ref_per_token_logps": tensors["ref_logprobs"]},
+    }
+    loss = stub._compute_loss(None, batch | vllm)
     (gradient,) = torch.autograd.grad(loss, log_probs_BT)
     metrics = {name: value for name, (value,) in stub._metrics["train"].items()}
     return {"loss": loss.item(), "grad_logprobs": gradient.tolist(), "metrics": metrics}

@@ -36,34 +36,19 @@ T0 = 1_790_000_000_000  # unix milliseconds
 def study(results: Results, name: str = STUDY, seeds: int = 2, arms: tuple[str, ...] = ("low", "high")) -> dict:
     """Write a plan of arms x seeds on one task, and return it."""
     cells = [
-        {
-            "variant": f"{arm}/addition",
-            "levels": {"clip": arm, "task": "addition"},
-            "seed": seed,
-            "signature": hashlib.sha256(f"{arm}{seed}".encode()).hexdigest()[:16],
-            "rollout_steps": 3,
-            "settings": {"task": "addition", "epsilon": 0.2},
-        }
+        {"variant": f"{arm}/addition", "levels": {"clip": arm, "task": "addition"}, "seed": seed}
+        | {"signature": hashlib.sha256(f"{arm}{seed}".encode()).hexdigest()[:16], "rollout_steps": 3}
+        | {"settings": {"task": "addition", "epsilon": 0.2}}
         for arm in arms
         for seed in range(seeds)
     ]
     plan = {
-        "format": 1,
-        "study": name,
-        "question": "Which side of the clip range matters?",
-        "results_version": 1,
-        "created": "2026-11-20T10:00:00+00:00",
-        "commit": "c0ffee",
-        "includes": [],
-        "compare": "clip",
-        "baseline": arms[0],
-        "primary_metric": "eval/accuracy_expected",
-        "factors": {"clip": list(arms), "task": ["addition"]},
-        "placebo": [],
+        **{"format": 1, "study": name, "question": "Which side of the clip range matters?", "results_version": 1},
+        **{"created": "2026-11-20T10:00:00+00:00", "commit": "c0ffee", "includes": [], "placebo": []},
+        **{"compare": "clip", "baseline": arms[0], "primary_metric": "eval/accuracy_expected"},
+        **{"factors": {"clip": list(arms), "task": ["addition"]}, "figures": ["F1"]},
         "hypotheses": [{"id": "H6", "says": "Without clipping, accuracy is lower."}],
-        "figures": ["F1"],
-        "seeds": list(range(seeds)),
-        "cells": cells,
+        **{"seeds": list(range(seeds)), "cells": cells},
     }
     write_json_atomic(results.plan(name), plan)
     return plan
@@ -83,16 +68,19 @@ class FakeRun:
         settings = {"seed": cell["seed"], "epsilon": 0.2, "delta": None, "epsilon_high": float("inf")}
         settings |= {"task": {"name": "addition", "digits": 2}, "machine": {"threads": 1}}
         write_text_atomic(self.folder / "settings.yaml", yaml.safe_dump(settings))
-        write_json_atomic(self.folder / "provenance.json", _provenance())
+        digests = {f"{split}_sha256": hashlib.sha256(split.encode()).hexdigest() for split in ("train", "evaluation")}
+        dataset = {**digests, "train_items": 6100, "evaluation_items": 2000}
+        write_json_atomic(self.folder / "provenance.json", {"commit": "c0ffee", "dataset": dataset})
         self.beat()
         self._evaluation()
 
     def take(self, steps: int) -> FakeRun:
         """Some rollout steps."""
         for _ in range(steps):
+            begun = self.step * self.updates
             for iteration in range(self.updates):
-                self._write("update", iteration=iteration, minibatch=0, optimizer_step=self._optimizer_step(iteration))
-            self._write("rollout", optimizer_step=self._optimizer_step(self.updates))
+                self._write("update", iteration=iteration, minibatch=0, optimizer_step=begun + iteration)
+            self._write("rollout", optimizer_step=begun + self.updates)
             row = {"rollout_step": self.step, "time_ms": T0 + 100 * (self.step + 1), **self._values("timing")}
             row["seconds/elapsed"] = 0.1 * (self.step + 1)
             self.step += 1
@@ -119,11 +107,8 @@ class FakeRun:
         write_json_atomic(self.folder / "outcome.json", end)
         (self.folder / "running.json").unlink(missing_ok=True)
 
-    def _optimizer_step(self, iteration: int) -> int:
-        return self.step * self.updates + iteration
-
     def _evaluation(self) -> None:
-        self._write("evaluation", optimizer_step=self._optimizer_step(0))
+        self._write("evaluation", optimizer_step=self.step * self.updates)
 
     def _write(self, kind: str, **position: int) -> None:
         self._append("journal.jsonl", {"kind": kind, "rollout_step": self.step, **position, **self._values(kind)})
@@ -140,11 +125,6 @@ class FakeRun:
         """Say that this process runs it; it does so until `lease.release()`."""
         self.lease.attempt()
         Heartbeat(self.folder, rollout_steps=3).beat(self.step, time.time())
-
-
-def _provenance() -> dict[str, Any]:
-    digests = {f"{split}_sha256": hashlib.sha256(split.encode()).hexdigest() for split in ("train", "evaluation")}
-    return {"commit": "c0ffee", "dataset": {**digests, "train_items": 6100, "evaluation_items": 2000}}
 
 
 def expected_points(folder: Path) -> dict[tuple[str, int], float]:

@@ -21,15 +21,8 @@ PAGE = (ROOT / "docs" / "adding.md").read_text()
 BLOCK = re.compile(r"```(?:python|yaml)\n# ([\w/]+\.(?:py|yaml))(?:, used as: ([^\n]*))?\n(.*?)```", re.DOTALL)
 EXAMPLES = {name: (command, text) for name, command, text in BLOCK.findall(PAGE)}
 TINY = [
-    "rollout_steps=1",
-    "warm_start.max_steps=2",
-    "warm_start.batch_size=8",
-    "warm_start.check_items=8",
-    "evaluation.items=8",
-    "prompts_per_step=2",
-    "num_generations=2",
-    "num_iterations=2",
-    "machine.tracking_uri=null",
+    *("rollout_steps=1", "warm_start.max_steps=2", "warm_start.batch_size=8", "warm_start.check_items=8"),
+    *("evaluation.items=8", "prompts_per_step=2", "num_generations=2", "num_iterations=2", "machine.tracking_uri=null"),
 ]
 
 

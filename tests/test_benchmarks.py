@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
 import subprocess
 import sys
@@ -18,7 +17,6 @@ ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "report")]
 
 import doctor_check  # noqa: E402
-import doctor_peers  # noqa: E402
 import loss_cost  # noqa: E402
 import self_check  # noqa: E402
 from report_results import write_study  # noqa: E402
@@ -57,38 +55,6 @@ def test_doctor_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     answers = pd.read_csv(tmp_path / "doctor" / "doctor_quick.csv").set_index("case")
     assert answers.named.to_dict() == {"four_passes": "(none)", "aliased_old_policy": "aliased_old_policy"}
     assert (tmp_path / "doctor" / "doctor_quick_confusion.png").stat().st_size > 1000
-
-
-def test_doctor_peers_gives_every_tool_the_log_that_trl_would_have_written(tmp_path: Path) -> None:
-    rows = [
-        {"kind": "rollout", "rollout_step": 0, "optimizer_step": 0, "reward/mean": 0.5, "zero_variance/share": 0.25},
-        {"kind": "update", "rollout_step": 0, "optimizer_step": 0, "loss": 0.1, "grad_norm": 0.4, "clip/active": 0.0},
-        {"kind": "update", "rollout_step": 0, "optimizer_step": 1, "loss": 0.2, "ratio/token_max": 1.5},
-        {"kind": "evaluation", "rollout_step": 1, "optimizer_step": 2, "eval/accuracy_expected": 0.3},
-    ]
-    (tmp_path / "journal.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    (tmp_path / "outcome.json").write_text(json.dumps({"outcome": "diverged"}))
-    *log, last = doctor_peers.trl_log(tmp_path)
-    assert last["step"] == 3
-    assert math.isnan(last["loss"])
-    assert log == [
-        {"step": 1, "loss": 0.1, "grad_norm": 0.4, "clip_ratio/region_mean": 0.0, "reward": 0.5}
-        | {"frac_reward_zero_std": 0.25},
-        {"step": 2, "loss": 0.2},
-        {"step": 2, "eval_reward": 0.3},
-    ]
-
-
-def test_doctor_peers_counts_what_each_tool_names() -> None:
-    answers = pd.DataFrame({"planted": ["kl_explosion", "dropout", doctor_check.NO_CAUSE]})
-    answers[doctor_peers.FOLDER] = [["kl_explosion"], ["dropout"], []]
-    answers[doctor_peers.OURS] = [["destroyed_policy", "kl_explosion"], [], []]
-    answers[doctor_peers.RLDOCTOR] = [["kl_drift"], ["kl_drift"], ["plateau"]]
-    answers[doctor_peers.HARNESS] = [[], [], []]
-    scores = doctor_peers.scores(answers).set_index("tool")
-    assert scores.loc[doctor_peers.OURS].tolist() == ["1 of 2", "0 of 2", "1 of 2", "0 of 1"]
-    assert scores.loc[doctor_peers.RLDOCTOR].tolist() == ["1 of 2", "1 of 2", "1 of 1", "1 of 1"]
-    assert scores.loc[doctor_peers.HARNESS].tolist() == ["0 of 2", "0 of 2", "0 of 0", "0 of 1"]
 
 
 @pytest.fixture

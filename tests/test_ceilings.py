@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from test_structure import ROOT, SOURCE, imported, parsed
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "grpolab"
 MODULES = {
     ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): file
     for file in sorted(SOURCE.rglob("*.py"))
@@ -22,7 +21,7 @@ LONGEST_FILE = 450
 ALL_SOURCE, ALL_TESTS, BENCHMARKS = 35_550, 26_250, 2_100
 # The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
 CORE_ROOMS = ("grpo/", "tasks/", "settings/", "run/", "sweep/")
-BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster", "sweep/ray_engine", "sweep/slurm_engine")
+BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster")
 CORE = 11_450
 
 
@@ -33,31 +32,25 @@ def lines(file: Path) -> int:
 @cache
 def imports(module: str) -> frozenset[str]:
     """The modules of the package that a module imports, with the packages that they stand in."""
-    found = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return frozenset(found & MODULES.keys())
+    names = set(imported(parsed(MODULES[module])))
+    return frozenset((names | {name.rpartition(".")[0] for name in names}) & MODULES.keys())
 
 
-def pulled_in(module: str) -> set[str]:
-    """All modules that are loaded with one: what it imports, and so on, and the packages around them."""
+@cache
+def reached_from(module: str, with_packages: bool = False) -> frozenset[str]:
+    """The modules that a module leads to by imports; with packages also those that are loaded around them."""
     seen: set[str] = set()
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            package = name.rpartition(".")[0]
-            waiting += [*imports(name), *([package] if package in MODULES else [])]
-    return seen
+    waiting = {module} if with_packages else imports(module)
+    while waiting := waiting - seen:
+        seen |= waiting
+        packages = {name.rpartition(".")[0] for name in waiting if with_packages} & MODULES.keys()
+        waiting = packages.union(*map(imports, waiting))
+    return frozenset(seen)
 
 
 @pytest.mark.parametrize("module", PULLED_IN)
 def test_what_a_module_pulls_in(module: str) -> None:
-    total = sum(lines(MODULES[name]) for name in pulled_in(f"grpolab.{module}"))
+    total = sum(lines(MODULES[name]) for name in reached_from(f"grpolab.{module}", with_packages=True))
     assert total <= PULLED_IN[module]
 
 
@@ -65,18 +58,6 @@ def test_no_circle_of_imports() -> None:
     """Of modules; a package's own file counts only as far as it imports."""
     circles = [name for name in MODULES for other in imports(name) if other != name and name in reached_from(other)]
     assert circles == []
-
-
-@cache
-def reached_from(module: str) -> frozenset[str]:
-    """The modules that a module leads to by imports alone."""
-    seen: set[str] = set()
-    waiting = [module]
-    while waiting:
-        for other in imports(waiting.pop()) - seen:
-            seen.add(other)
-            waiting.append(other)
-    return frozenset(seen)
 
 
 def test_no_file_is_too_long() -> None:
@@ -101,7 +82,7 @@ def test_a_class_has_one_owner() -> None:
     classes = Counter(
         node.name
         for file in MODULES.values()
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(parsed(file))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, count in classes.items() if count > 1} == set()

@@ -23,44 +23,27 @@ GOLDEN = Path(__file__).with_name("golden_run.json")
 TOLERANCE = {"rel": 2e-3, "abs": 1e-6}
 
 BASE: dict[str, Any] = {"warm_start": {"max_steps": 20}, "max_completion_length": 4, "rollout_steps": 4}
+FILLERS = {
+    "name": "filler_sorting",
+    "length": 2,
+    "max_fillers": 2,
+    "corruption_base": 0.1,
+    "corruption_per_filler": 0.1,
+}
+SMOOTH = {
+    "adam_epsilon": 0.01,
+    "learning_rate": 0.05,
+}  # Adam's usual epsilon turns rounding into direction at a gradient of 0
 RUNS: dict[str, dict[str, Any]] = {
     "grpo on addition": BASE,
-    "gspo with every option": {
-        **BASE,
-        "importance_sampling_level": "sequence",
-        "aggregation": "token_mean_rollout",
-        "num_minibatches": 2,
-        "micro_batch_size": 4,
-        "beta": 0.05,
-        "delta": 1.5,
-        "epsilon": 0.02,
-        "epsilon_high": 0.05,
-        "scale_rewards": "batch",
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 2,
-        "temperature": 0.8,
-        "weight_decay": 0.1,
-        "learning_rate": 0.05,
-        "adam_epsilon": 0.01,  # a smooth step: Adam's usual one turns rounding into direction where a gradient is 0
-    },
-    "cispo on free length": {
-        **BASE,
-        "seed": 2,  # with 0 a token is drawn within rounding of another, and kinds of CPU part
-        "task": {
-            "name": "filler_sorting",
-            "length": 2,
-            "max_fillers": 2,
-            "corruption_base": 0.1,
-            "corruption_per_filler": 0.1,
-        },
-        "kernel": "cispo",
-        "epsilon": 1.0,
-        "aggregation": "token_sum_constant",
-        "epsilon_high": 0.1,
-        "scale_rewards": "none",
-        "adam_epsilon": 0.01,
-        "learning_rate": 0.05,
-    },
+    "gspo with every option": BASE
+    | {"importance_sampling_level": "sequence", "aggregation": "token_mean_rollout", "scale_rewards": "batch"}
+    | {"num_minibatches": 2, "micro_batch_size": 4, "beta": 0.05, "delta": 1.5, "epsilon": 0.02, "epsilon_high": 0.05}
+    | {"lr_scheduler_type": "cosine", "warmup_steps": 2, "temperature": 0.8, "weight_decay": 0.1, **SMOOTH},
+    "cispo on free length": BASE
+    | {"seed": 2}  # with 0 a token is drawn within rounding of another, and kinds of CPU part
+    | {"task": FILLERS, "kernel": "cispo", "epsilon": 1.0, "epsilon_high": 0.1, "scale_rewards": "none"}
+    | {"aggregation": "token_sum_constant", **SMOOTH},
 }
 
 

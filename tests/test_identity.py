@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -29,57 +30,30 @@ from grpolab.sweep.study import Study, load
 
 # For every setting another value that is allowed.
 OTHER: dict[str, Any] = {
-    "seed": 1,
-    "machine.launcher": {"name": "ray", "address": None, "cpus": 1, "gpus": 0, "retries": 3, "answer_seconds": 60},
-    "fault": "aliased_old_policy",
-    "task.digits": 2,
-    "reward.function": "some.module:reward",
-    "reward.weights.correct": 2.0,
-    "reward.weights.format": 2.0,
-    "max_completions": 32,
-    "max_optimizer_steps": 6,
-    "max_seconds": 60.0,
+    **{
+        "seed": 1,
+        "fault": "aliased_old_policy",
+        "framework": "trl",
+        "task.digits": 2,
+        "reward.function": "module:reward",
+    },
+    **{"reward.weights.correct": 2.0, "reward.weights.format": 2.0, "warm_start.seed": 5},
+    **{"max_completions": 32, "max_optimizer_steps": 6, "max_seconds": 60.0},
     "early_stop": {"metric": "eval/accuracy_expected", "at_most": 0.05, "after": 2, "evaluations": 3},
-    "importance_sampling_level": "sequence",
-    "kernel": "ratio",
-    "epsilon_high": 0.3,
-    "delta": 3.0,
-    "dual_clip": 3.0,
-    "log_ratio_clamp": 20.0,
-    "framework": "trl",
-    "loss_form": "max_negative",
-    "kl_estimator": "k2",
-    "kl_gradient": "score_function",
-    "kl_input_clamp": 20.0,
-    "kl_output_clamp": 10.0,
-    "kl_placement": "reward",
-    "entropy_coef": 0.01,
+    **{"importance_sampling_level": "sequence", "kernel": "ratio", "loss_form": "max_negative"},
+    **{"epsilon_high": 0.3, "delta": 3.0, "dual_clip": 3.0, "log_ratio_clamp": 20.0},
+    **{"kl_estimator": "k2", "kl_gradient": "score_function", "kl_placement": "reward"},
+    **{"kl_input_clamp": 20.0, "kl_output_clamp": 10.0, "entropy_coef": 0.01, "top_entropy_quantile": 0.2},
     "adaptive_entropy": {"target": 0.5, "step": 0.1, "least": 0.0, "most": 1.0},
-    "top_entropy_quantile": 0.2,
-    "off_policy_mask_threshold": 0.5,
     "sampler_correction": {"level": "token", "mode": "truncate", "low": 0.0, "high": 2.0},
-    "old_log_probs": "sampler",
-    "sampler_dtype": "bfloat16",
-    "aggregation": "token_mean_rollout",
-    "scale_reward_parts": "group",
-    "advantage_estimator": "leave_one_out",
-    "scale_rewards": "none",
-    "whiten_advantages": "bessel",
-    "lr_scheduler_type": "linear",
-    "min_lr_ratio": 0.1,
-    "micro_batch_size": 8,
-    "num_minibatches": 2,
-    "warm_start.seed": 5,
-    "warm_start.micro_batch_size": 8,
-    "device": "cuda",
-    "dtype": "bfloat16",
-    "compile": True,
-    "sort_by_length": True,
-    "gradient_checkpointing": True,
-    "head_dtype": "float32",
-    "data_parallel": 2,
-    "machine.results": "elsewhere",
-    "machine.tracking_uri": "auto",
+    **{"off_policy_mask_threshold": 0.5, "old_log_probs": "sampler", "sampler_dtype": "bfloat16"},
+    **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},
+    **{"scale_rewards": "none", "whiten_advantages": "bessel", "lr_scheduler_type": "linear", "min_lr_ratio": 0.1},
+    **{"micro_batch_size": 8, "num_minibatches": 2, "warm_start.micro_batch_size": 8, "data_parallel": 2},
+    **{"device": "cuda", "dtype": "bfloat16", "head_dtype": "float32"},
+    **dict.fromkeys(("compile", "sort_by_length", "gradient_checkpointing"), True),
+    "machine.launcher": {"name": "ray", "address": None, "cpus": 1, "gpus": 0, "retries": 3},
+    **{"machine.results": "elsewhere", "machine.tracking_uri": "auto"},
     **dict.fromkeys(("machine.cell_timeout_seconds", "machine.hang_seconds", "machine.memory_mib"), 600),
 }
 
@@ -136,17 +110,12 @@ def test_two_ways_to_write_one_run_are_one_run() -> None:
     assert tiny_settings(min_lr_ratio=0.1).signature == expected  # a constant schedule has no floor
 
 
-def test_signature_is_short_and_does_not_depend_on_key_order() -> None:
-    assert signature({"a": 1, "b": {"c": 2.0, "d": math.inf}}) == signature({"b": {"d": math.inf, "c": 2.0}, "a": 1})
-    assert signature({"a": 1}) != signature({"a": 2})
-    assert len(signature({"a": 1})) == 16
-    assert set(signature({"a": 1})) <= set("0123456789abcdef")
-
-
-def test_results_version_is_in_every_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signature({"a": 1})
+def test_a_signature_has_16_digits_and_depends_on_results_version_and_not_on_the_order_of_keys(monkeypatch) -> None:
+    before = signature({"a": 1, "b": {"c": 2.0, "d": math.inf}})
+    assert before == signature({"b": {"d": math.inf, "c": 2.0}, "a": 1})
+    assert re.fullmatch("[0-9a-f]{16}", before)
     monkeypatch.setattr(identity, "RESULTS_VERSION", identity.RESULTS_VERSION + 1)
-    assert signature({"a": 1}) != before
+    assert signature({"a": 1, "b": {"c": 2.0, "d": math.inf}}) != before
 
 
 def test_what_a_warm_start_depends_on_is_its_identity() -> None:
@@ -168,10 +137,10 @@ def test_plain_is_strict_json() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("epsilon", -0.1, "epsilon"),
-        ("epsilon_high", -0.1, "epsilon_high"),
-        ("delta", 0.0, "delta"),
-        ("delta", -1.0, "delta"),
+        *[
+            (key, value, key)
+            for key, value in (("epsilon", -0.1), ("epsilon_high", -0.1), ("delta", 0.0), ("delta", -1.0))
+        ],
         ("num_generations", 1, "num_generations=1 leaves every group-normalised advantage undefined"),
         ("num_minibatches", 3, "num_minibatches=3 must divide"),
         ("micro_batch_size", 5, "micro_batch_size=5 must divide"),
@@ -227,27 +196,29 @@ class Mine:
 """
 
 
+MINE = {
+    "train.jsonl": '{"question": "a", "answer": "1"}\n',
+    "test.jsonl": '{"question": "b", "answer": "2"}\n',
+    "words.txt": "one two",
+    "my_own_task.py": TASK.format(helper="my_own_helper", package="my_own_package"),
+    "my_own_helper.py": "OPTIONS = 1\n",
+    "my_own_reward.py": "def score(prompt, answer, completion):\n    return 1.0\n",
+    "my_own_package/__init__.py": "raise SystemExit('no module is run to be hashed')\n",
+    "my_own_package/inner.py": "from . import deeper\n\n\ndef deep():\n    from .deeper import LATE\n",
+    "my_own_package/deeper.py": "LATE = 1\n",
+    "my_own_package/not_imported.py": "",
+    "model/config.json": "{}",
+    "model/model.safetensors": "\0" * 100,
+    "model/.cache/download.lock": "12:00",
+}
+
+
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with data, a model, and a task of one's own that imports what lies beside it."""
-    (tmp_path / "train.jsonl").write_text('{"question": "a", "answer": "1"}\n')
-    (tmp_path / "test.jsonl").write_text('{"question": "b", "answer": "2"}\n')
-    (tmp_path / "words.txt").write_text("one two")
-    (tmp_path / "my_own_task.py").write_text(TASK.format(helper="my_own_helper", package="my_own_package"))
-    (tmp_path / "my_own_helper.py").write_text("OPTIONS = 1\n")
-    (tmp_path / "my_own_reward.py").write_text("def score(prompt, answer, completion):\n    return 1.0\n")
-    package = tmp_path / "my_own_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise SystemExit('no module is run to be hashed')\n")
-    (package / "inner.py").write_text("from . import deeper\n\n\ndef deep():\n    from .deeper import LATE\n")
-    (package / "deeper.py").write_text("LATE = 1\n")
-    (package / "not_imported.py").write_text("")
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    (model / "model.safetensors").write_bytes(bytes(100))
-    (model / ".cache").mkdir()
-    (model / ".cache" / "download.lock").write_text("12:00")
+    for name, text in MINE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -260,14 +231,15 @@ CUSTOM = {"name": "custom", "path": "my_own_task:Mine", "options": {"words": "wo
 REWARD = {"function": "my_own_reward:score", "weights": {"correct": 1.0}}
 MODEL = {"name": "pretrained", "path": "model", "revision": None}
 # What a run names, and whether the warm start depends on it too; `None`: neither does.
+CODE = (
+    "my_own_task.py",
+    "my_own_helper.py",
+    *(f"my_own_package/{name}.py" for name in ("__init__", "inner", "deeper")),
+)
 NAMED: list[tuple[str, dict[str, Any], str, bool | None]] = [
     ("train.jsonl", {"task": JSONL}, "task.train_file", True),
     ("test.jsonl", {"task": JSONL}, "task.evaluation_file", False),
-    ("my_own_task.py", {"task": CUSTOM}, "task.path", True),
-    ("my_own_helper.py", {"task": CUSTOM}, "task.path", True),
-    ("my_own_package/__init__.py", {"task": CUSTOM}, "task.path", True),
-    ("my_own_package/inner.py", {"task": CUSTOM}, "task.path", True),
-    ("my_own_package/deeper.py", {"task": CUSTOM}, "task.path", True),
+    *((name, {"task": CUSTOM}, "task.path", True) for name in CODE),
     ("my_own_package/not_imported.py", {"task": CUSTOM}, "task.path", None),
     ("words.txt", {"task": CUSTOM}, "task.options", True),
     ("my_own_reward.py", {"reward": REWARD}, "reward.function", False),

@@ -6,7 +6,6 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -15,11 +14,13 @@ import pytest
 from grpolab.run.provenance import hash_lock
 
 ROOT = Path(__file__).parents[1]
-LISTS = [file for file in sorted((ROOT / "requirements").glob("*.txt")) if file.name != "peers.txt"]  # not exact
+LISTS = sorted((ROOT / "requirements").glob("*.txt"))
 
 
 @pytest.mark.parametrize("file", LISTS, ids=lambda file: file.stem)
 def test_every_package_has_an_exact_version_and_hashes(file: Path) -> None:
+    for installer in ("setup.sh", "smollm2.py"):
+        assert "--require-hashes" in (ROOT / "requirements" / installer).read_text()
     text = file.read_text().replace("\\\n", " ")
     packages = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert packages
@@ -27,46 +28,22 @@ def test_every_package_has_an_exact_version_and_hashes(file: Path) -> None:
         assert re.match(r"[a-z0-9.-]+==\S+( ; .*?)?\s+--hash=sha256:[0-9a-f]{64}\b", line), line
 
 
-def test_setup_asks_for_the_hashes() -> None:
-    assert "--require-hashes" in (ROOT / "requirements" / "setup.sh").read_text()
-    assert "--require-hashes" in (ROOT / "requirements" / "smollm2.py").read_text()
-
-
-@pytest.fixture
-def packages(tmp_path: Path) -> Path:
-    """A folder with an installed package, of which its installer wrote down three files."""
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "__init__.py").write_text("x = 1\n")
-    (tmp_path / "mine" / "data.bin").write_bytes(b"123")
-    info = tmp_path / "mine-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("mine/__init__.py", None), ("mine/data.bin", None), ("mine-1.dist-info/RECORD", None), ("mine/data.bin", b"1")],
+)
+def test_a_file_that_is_gone_or_cut_short_names_its_package(tmp_path: Path, file: str, content: bytes | None) -> None:
+    """Of a package of which its installer wrote down three files."""
+    info = "Metadata-Version: 2.1\nName: mine\nVersion: 1\n"
     record = "mine/__init__.py,sha256=x,6\nmine/data.bin,sha256=x,3\nmine/__pycache__/__init__.cpython-311.pyc,,\n"
-    (info / "RECORD").write_text(record)
-    return tmp_path
-
-
-@pytest.fixture
-def damaged() -> Callable[[list[str]], Iterator[tuple[str, str]]]:
-    return runpy.run_path(str(ROOT / "requirements" / "whole.py"))["damaged"]
-
-
-def test_a_whole_package_is_left_alone(packages: Path, damaged: Callable[..., Iterator[tuple[str, str]]]) -> None:
-    assert list(damaged([str(packages)])) == []
-
-
-@pytest.mark.parametrize("file", ["mine/__init__.py", "mine/data.bin", "mine-1.dist-info/RECORD"])
-def test_a_file_that_is_gone_names_its_package(
-    packages: Path, damaged: Callable[..., Iterator[tuple[str, str]]], file: str
-) -> None:
-    (packages / file).unlink()
-    [(name, lost)] = damaged([str(packages)])
-    assert (name, lost) == ("mine", file.rpartition("dist-info/")[2])
-
-
-def test_a_file_cut_short_names_its_package(packages: Path, damaged: Callable[..., Iterator[tuple[str, str]]]) -> None:
-    (packages / "mine" / "data.bin").write_bytes(b"1")
-    assert list(damaged([str(packages)])) == [("mine", "mine/data.bin")]
+    files = {"mine/__init__.py": "x = 1\n", "mine/data.bin": "123"}
+    for name, text in (files | {"mine-1.dist-info/METADATA": info, "mine-1.dist-info/RECORD": record}).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    damaged = runpy.run_path(str(ROOT / "requirements" / "whole.py"))["damaged"]
+    assert list(damaged([str(tmp_path)])) == []
+    (tmp_path / file).unlink() if content is None else (tmp_path / file).write_bytes(content)
+    assert list(damaged([str(tmp_path)])) == [("mine", file.rpartition("dist-info/")[2])]
 
 
 def test_this_environment_is_whole() -> None:

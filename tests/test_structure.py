@@ -19,25 +19,9 @@ SOURCE = ROOT / "src" / "grpolab"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 LEAVES = {
-    "bounded",
-    "framework_metrics",
-    "framework_names",
-    "credentials",
-    "meanings",
-    "vocabulary",
-    "quantities",
-    "errors",
-    "identity",
-    "settings",
-    "paths",
-    "records",
-    "run_files",
-    "content",
-    "registry",
-    "seeds",
-    "study_names",
-    "terminal",
-    "user_source",
+    *("bounded", "content", "credentials", "errors", "framework_metrics", "framework_names", "identity", "meanings"),
+    *("paths", "quantities", "records", "registry", "run_files", "seeds", "settings", "study_names", "terminal"),
+    *("user_source", "vocabulary"),
 }
 ROOMS = {"grpo", "tasks", "frameworks", "readers", "run", "sweep", "report", "doctor", "lint", "studies"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
@@ -96,13 +80,11 @@ def parsed(file: Path) -> ast.Module:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
 def test_arrows(file: Path) -> None:
     room, needed = room_of(file), IN_TRAINING.get(str(file.relative_to(SOURCE)))
+    forbidden = (ROOMS | LEAVES | {"cli"}) - {room} - ARROWS[room] - (needed or set())
     for name in imported(parsed(file)):
         package, *parts = name.split(".")
         if package == "grpolab":
-            target = parts[0]
-            known = target in ROOMS | LEAVES | {"cli"}
-            allowed = {room} | ARROWS[room] | (needed or set())
-            assert not known or target in allowed, f"{room} must not import {name}"
+            assert parts[0] not in forbidden, f"{room} must not import {name}"
         else:
             assert needed or package not in NEVER.get(room, set()), f"{room} must not import {package}"
 
@@ -133,8 +115,7 @@ def test_report_needs_no_framework() -> None:
 
 
 WRITERS = {"write_text", "write_bytes", "mkdir", "save", "save_pretrained", "to_csv", "to_parquet", "touch", "unlink"}
-
-
+GLOBAL_DRAWS = {f"torch.{name}" for name in ("manual_seed", "rand", "randn", "randperm", "multinomial")}
 PURE = [file for file in FILES if room_of(file) in ("grpo", "tasks")]
 
 
@@ -147,14 +128,7 @@ def test_grpo_writes_nothing_and_draws_from_no_global_generator(file: Path) -> N
         assert called.rpartition(".")[2] not in WRITERS, called
         assert called not in ("open", "torch.seed", "torch.set_rng_state"), called
         assert not called.startswith(("np.random.", "numpy.random.")), called
-        own = any(keyword.arg == "generator" for keyword in node.keywords)
-        if not own and called in (
-            "torch.manual_seed",
-            "torch.rand",
-            "torch.randn",
-            "torch.randperm",
-            "torch.multinomial",
-        ):
+        if called in GLOBAL_DRAWS and not any(keyword.arg == "generator" for keyword in node.keywords):
             assert (file.name, called) == ("loading.py", "torch.manual_seed"), called  # inside torch.random.fork_rng
 
 
@@ -175,32 +149,23 @@ def distribution(name: str) -> str:
 
 def distributions_of(files: list[Path]) -> dict[str, set[str]]:
     """The distributions that bring each module that these files import; several bring parts of one, as mlflow's do."""
-    own = {
-        "grpolab",
-        *(file.stem for part in ("tests", "benchmarks", "requirements") for file in (ROOT / part).rglob("*.py")),
-    }
+    ours = [file.stem for part in ("tests", "benchmarks", "requirements") for file in (ROOT / part).rglob("*.py")]
     modules = {name.partition(".")[0] for file in files for name in imported(parsed(file))}
-    brings = packages_distributions()
-    return {name: set(map(distribution, brings.get(name, ()))) for name in modules - sys.stdlib_module_names - own}
+    brings, others = packages_distributions(), modules - sys.stdlib_module_names - {"grpolab", *ours}
+    return {name: set(map(distribution, brings.get(name, ()))) for name in others}
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
     """Both ways: nothing comes only because something else happens to bring it, and nothing is installed for nobody."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {distribution(re.split(r"[\s<>=!~;\[]", line)[0]) for line in project["dependencies"]}
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    declared = {distribution(re.split(r"[\s<>=!~;\[]", line)[0]) for line in lines}
     bring = distributions_of(FILES)
     assert {name for name in bring if not bring[name] & declared} == set(), "imported, and not declared"
     assert declared - set().union(*bring.values()) == set(USED_OTHERWISE), "declared, and nothing imports it"
-
-
-def test_what_tests_benchmarks_and_notebooks_import_is_declared_or_in_lock_in() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *(ROOT / "requirements" / "lock.in").read_text().splitlines()]
-    known = {distribution(re.split(r"[\s<>=!~;\[#]", line)[0]) for line in lines}
-    bring = distributions_of(
-        [file for name in ("tests", "benchmarks", "notebooks") for file in (ROOT / name).rglob("*.py")]
-    )
-    missing = {name for name in bring if not bring[name] & known}
+    more = (ROOT / "requirements" / "lock.in").read_text().splitlines()
+    locked = declared | {distribution(re.split(r"[\s<>=!~;\[#]", line)[0]) for line in more}
+    others = [file for name in ("tests", "benchmarks", "notebooks") for file in (ROOT / name).rglob("*.py")]
+    missing = {name for name, brought in distributions_of(others).items() if not brought & locked}
     assert missing <= {"trl", "IPython"}, "trl: .venv-bench has it; IPython: ipykernel's"
 
 
@@ -213,7 +178,5 @@ def test_scripts_import_what_is_there(file: Path) -> None:
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grpolab"):
             module = importlib.import_module(str(node.module))
-            for alias in node.names:
-                assert hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}"), (
-                    alias.name
-                )
+            for name in (alias.name for alias in node.names):
+                assert hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}"), name

@@ -64,6 +64,15 @@ def test_a_command_prints_escapes_spelled_out(
     assert [char for char in said if char not in "\n\t" and not char.isprintable()] == []
 
 
+@pytest.mark.parametrize("words", [["prune-runs"], ["sweep", "--jobs"]])
+def test_a_word_that_is_refused_is_spelled_out(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, ESCAPES])
+    said = capsys.readouterr().err
+    assert "\\x1b" in said
+    assert [char for char in said if char != "\n" and not char.isprintable()] == []
+
+
 def test_an_error_that_nobody_expected_is_masked_and_spelled_out() -> None:
     code = (
         "import grpolab.cli, sys\n"

@@ -41,12 +41,9 @@ def test_what_only_running_it_could_say_is_not_guessed(code: str) -> None:
     assert folders_added(f"import sys\nsys.path\n{code}\n".encode(), FILE) == []
 
 
-@pytest.mark.parametrize("code", WRITTEN)
-def test_variables_that_a_module_asks_for(code: str) -> None:
-    assert variables_read(f"import os\nx = {code}\n".encode()) == {"JUDGE"}
-
-
-def test_what_is_no_variable_of_the_environment_is_left_out() -> None:
+def test_variables_that_a_module_asks_for() -> None:
+    for code in WRITTEN:
+        assert variables_read(f"import os\nx = {code}\n".encode()) == {"JUDGE"}, code
     assert variables_read(b"import os\nx = {'JUDGE': 1}['JUDGE']; y = x.get('A'); os.environ[name]; env = 1") == set()
 
 
@@ -75,50 +72,51 @@ for _ in range(2):
 """
 
 
-def loaded(folder: Path, path: str) -> list[str]:
-    """What a user's reward scores, or why it is refused, the first time and the second."""
+def loaded(folder: Path, path: str, **files: str) -> list[str]:
+    """What a user's reward scores, or why it is refused, the first time and the second, with files beside it."""
+    write(folder, **files)
     done = subprocess.run([sys.executable, "-P", "-c", LOADS, path], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def put(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
 
 
 @pytest.mark.parametrize("package", ["mine", "mine.deep.deeper"])
 def test_packages_without_an_init_file(tmp_path: Path, package: str) -> None:
-    place = tmp_path.joinpath(*package.split("."))
-    put(place / "rewards.py", f"from {package}.helper import one\nfrom . import other\ndef score(*given): return one\n")
-    put(place / "helper.py", "one = 0.5\n")
-    put(place / "other.py", "")
+    rewards = f"from {package}.helper import one\nfrom . import other\ndef score(*given): return one\n"
+    write(tmp_path.joinpath(*package.split(".")), rewards=rewards, helper="one = 0.5\n", other="")
     assert loaded(tmp_path, f"{package}.rewards:score") == ["0.5", "0.5"]
     names = {f"{package}.{name}" for name in ("rewards", "helper", "other")}
     assert sources(f"{package}.rewards", tmp_path).keys() == names
 
 
+REWARDS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {folder})
+from helping import one
+score = lambda *_: one
+"""
+
+
 def test_a_folder_on_the_path_is_followed_and_its_content_counts(tmp_path: Path) -> None:
-    put(
-        tmp_path / "rewards.py",
-        "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'lib'))\n"
-        "from helping import one\nscore = lambda *given: one\n",
-    )
-    put(tmp_path / "lib" / "helping.py", "one = 0.5\n")
-    assert loaded(tmp_path, "rewards.py:score") == ["0.5", "0.5"]
+    write(tmp_path / "lib", helping="one = 0.5\n")
+    found = REWARDS.format(folder="str(Path(__file__).parent / 'lib')")
+    assert loaded(tmp_path, "rewards.py:score", rewards=found) == ["0.5", "0.5"]
     before = sources("rewards", tmp_path)
     assert before.keys() == {"rewards", "helping"}
-    put(tmp_path / "lib" / "helping.py", "one = 0.25\n")
+    write(tmp_path / "lib", helping="one = 0.25\n")
     assert sources("rewards", tmp_path) != before
 
 
 def test_a_folder_that_only_running_could_find_is_refused_with_what_to_write(tmp_path: Path) -> None:
-    put(
-        tmp_path / "rewards.py",
-        "import sys\nsys.path.insert(0, ''.join(['l', 'ib']))\nfrom helping import one\nscore = lambda *given: one\n",
-    )
-    put(tmp_path / "lib" / "helping.py", "one = 0.5\n")
-    first, second = loaded(tmp_path, "rewards.py:score")
+    write(tmp_path / "lib", helping="one = 0.5\n")
+    first, second = loaded(tmp_path, "rewards.py:score", rewards=REWARDS.format(folder="''.join(['l', 'ib'])"))
     assert first == second
     assert "imports helping from a folder that it puts on sys.path" in first
     assert "sys.path.insert(0, str(Path(__file__).parent / 'FOLDER'))" in first

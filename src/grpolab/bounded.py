@@ -40,15 +40,15 @@ def read_text(path: str, largest: int = LARGEST) -> str:
 
 def read_mapping(path: str) -> dict[str, Any]:
     """Return the mapping in a YAML or JSON file. Raises RequestError if it holds none."""
-    text = read_text(path)
-    content = parse_json(path, text) if Path(path).suffix == ".json" else parse_yaml(path, text)
+    parse = parse_json if Path(path).suffix == ".json" else parse_yaml
+    content = parse(path, read_text(path))
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise RequestError(f"{path} must be a mapping of keys to values")
     return content
 
 
 def read_own_mapping(path: str) -> dict[str, Any]:
-    """Return the mapping in a YAML file that this program wrote, as PyYAML reads it. Raises RequestError."""
+    """Return the mapping in a YAML file that PyYAML wrote: it writes the text `1e-6` unquoted. Raises RequestError."""
     content = parse_yaml(path, read_text(path), _Bounded)
     if not isinstance(content, dict):
         raise RequestError(f"{path} must be a mapping of keys to values")
@@ -56,7 +56,7 @@ def read_own_mapping(path: str) -> dict[str, Any]:
 
 
 class _TooMuch(Exception):
-    """A document beyond the bounds; the text says in which way."""
+    """A document is beyond the bounds; the text says in which way."""
 
 
 class _Bounded(yaml.SafeLoader):
@@ -83,7 +83,7 @@ class _Bounded(yaml.SafeLoader):
 
 
 class _Lenient(_Bounded):
-    """The same, where `1e-6` is a number, as its writer means it, and a date is text."""
+    """The same for files that people write: `1e-6` is a number, and a date is text."""
 
 
 _YAML = "tag:yaml.org,2002:"

@@ -1,6 +1,6 @@
-"""The content that settings name: hashes of data files, of a user's code and of local models. Nothing is run.
+"""Hash the content that settings name: data files, a user's code, local models. Nothing is run.
 
-`registry.py` loads this only where a run names something.
+`registry.py` loads this only if a run names something.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from grpolab import RESULTS_VERSION
 from grpolab.credentials import is_secret_name, reveals, variables_named
-from grpolab.identity import ABSENT, SIGNATURE_LENGTH, is_library, keys_with_content
+from grpolab.identity import ABSENT, SIGNATURE_LENGTH, dotted, is_library, keys_with_content
 from grpolab.paths import open_file, read_json, write_json_atomic
 from grpolab.user_source import folders_added, nodes, variables_read
 
@@ -36,44 +36,67 @@ def content_of(settings: Mapping[str, Any], cache: Path | None = None) -> dict[s
     """Return the contents that resolved settings name, by key; empty for built-in tasks, rewards and models.
 
     A data file is its SHA-256; a dataset its name and the version of the package; a task or reward the name of its
-    object and the SHA-256 of each source; a model that of each file of its folder; `task.options` those of the files
-    that it names. What cannot be read is {"absent": name}. Hashes of large files are kept in the folder `cache`.
+    object and the SHA-256 of each source; a model the SHA-256 of each of its files; `task.options` the SHA-256 of the
+    files that it names. What cannot be read is {"absent": name}. Hashes of large files are kept in the folder `cache`.
     """
     content: dict[str, Any] = {}
-    for key in keys_with_content(settings):
-        group, _, last = key.partition(".")
-        name, hashes = settings[group][last], {}
+    for key, name in _named(settings):
+        content[key] = {ABSENT: name}
         with suppress(OSError, ValueError, importlib.metadata.PackageNotFoundError):
-            if key == "model.path":
-                hashes = _model(Path(name), cache)
-            elif last.endswith("_file"):
-                hashes = _data_file(name, cache)
-            elif key == "task.dataset":
-                hashes = {"dataset": name, "version": importlib.metadata.version("reasoning-gym")}
-            else:
-                folder, module, object_name = place_of(name)
-                if code := sources(module, folder):
-                    hashes = {"object": object_name, "sources": code}
-        content[key] = hashes or {ABSENT: name}
+            content[key] = _hash_named(key, name, cache) or content[key]
     options = (settings.get("task") or {}).get("options")
-    if options and (named := _with_files(options, cache)) != options:
-        content["task.options"] = named
+    if options and (hashed := _hash_files_in(options, cache)) != options:
+        content["task.options"] = hashed
     return content
+
+
+def _named(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return each key that names content, with its value."""
+    values = dict(dotted(dict(settings)))
+    return [(key, values[key]) for key in keys_with_content(settings)]
+
+
+def _hash_named(key: str, name: str, cache: Path | None) -> dict[str, Any]:
+    """Hash what a setting names; empty if nothing is there. Raises OSError, ValueError or PackageNotFoundError."""
+    if key == "model.path":
+        hashes: dict[str, str] = {}
+        for path in sorted(Path(name).rglob("*")):
+            place = path.relative_to(name)
+            if path.is_file() and not any(part.startswith(".") for part in place.parts):
+                hashes[place.as_posix()] = file_sha256(path, cache)
+        return {"files": hashes} if hashes else {}
+    if key.endswith("_file"):
+        return {"sha256": file_sha256(Path(name).expanduser(), cache)}
+    if key == "task.dataset":
+        return {"dataset": name, "version": importlib.metadata.version("reasoning-gym")}
+    folder, module, object_name = place_of(name)
+    code = sources(module, folder)
+    return {"object": object_name, "sources": code} if code else {}
+
+
+def _hash_files_in(options: Any, cache: Path | None) -> Any:
+    """Return a task's options with the content of each file in place of its name."""
+    if isinstance(options, dict):
+        return {key: _hash_files_in(value, cache) for key, value in options.items()}
+    if isinstance(options, list):
+        return [_hash_files_in(value, cache) for value in options]
+    with suppress(OSError, ValueError):
+        if isinstance(options, str) and (file := Path(options).expanduser()).is_file():
+            return {"sha256": file_sha256(file, cache)}
+    return options
 
 
 def environment_read(settings: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the environment variables that a user's task and reward ask for by name; they are no part of a signature.
 
-    Each has the beginning of its value's SHA-256, which tells two runs apart; `set` where the value is a secret; None
-    where it is not set.
+    Each has the beginning of its value's SHA-256, which tells two runs apart; `set` if the value is a secret; None if
+    it is not set.
     """
-    names: set[str] = set()
-    for key in keys_with_content(settings):
+    names = set(variables_named((settings.get("task") or {}).get("options")))
+    for key, path in _named(settings):
         if key in ("task.path", "reward.function"):
-            group, _, last = key.partition(".")
-            folder, module, _ = place_of(settings[group][last])
+            folder, module, _ = place_of(path)
             names |= {name for source in source_files(module, folder).values() for name in variables_read(source)}
-    names |= set(variables_named((settings.get("task") or {}).get("options")))
     return {name: _fingerprint(name, os.environ.get(name)) for name in sorted(names)}
 
 
@@ -83,40 +106,15 @@ def _fingerprint(name: str, value: str | None) -> str | None:
     return "set" if is_secret_name(name) or reveals(name, value) else hashlib.sha256(value.encode()).hexdigest()[:8]
 
 
-def _data_file(name: str, cache: Path | None) -> dict[str, Any]:
-    return {"sha256": file_sha256(Path(name).expanduser(), cache)}
-
-
-def _model(folder: Path, cache: Path | None) -> dict[str, Any]:
-    """Hash every file below a model's folder but hidden ones."""
-    hashes: dict[str, str] = {}
-    for path in sorted(folder.rglob("*")):
-        place = path.relative_to(folder)
-        if path.is_file() and not any(part.startswith(".") for part in place.parts):
-            hashes[place.as_posix()] = file_sha256(path, cache)
-    return {"files": hashes} if hashes else {}
-
-
-def _with_files(options: Any, cache: Path | None) -> Any:
-    """Return a task's options with the content of each file in place of its name."""
-    if isinstance(options, dict):
-        return {key: _with_files(value, cache) for key, value in options.items()}
-    if isinstance(options, list):
-        return [_with_files(value, cache) for value in options]
-    with suppress(OSError, ValueError):
-        if isinstance(options, str) and Path(options).expanduser().is_file():
-            return _data_file(options, cache)
-    return options
-
-
 def file_sha256(file: Path, cache: Path | None = None) -> str:
     """Return the SHA-256 of a file's bytes. Raises OSError.
 
     A hash is kept by path, size and times of change: in this process, and for large files in the folder `cache`.
     """
-    place, state = os.path.realpath(file), _state(file)  # which goes through links that lead to themselves
-    entry = cache / f"{hashlib.sha256(place.encode()).hexdigest()[:SIGNATURE_LENGTH]}.json" if cache else None
-    kept = entry if entry and state["size"] >= LARGE_BYTES else None
+    place, state = os.path.realpath(file), _state(file)  # realpath passes links that lead to themselves
+    kept = None
+    if cache and state["size"] >= LARGE_BYTES:
+        kept = cache / f"{hashlib.sha256(place.encode()).hexdigest()[:SIGNATURE_LENGTH]}.json"
     known = _hashed.get(place) or (kept and read_json(kept))
     if known and known["state"] == state:
         return str(known["sha256"])
@@ -133,19 +131,15 @@ def file_sha256(file: Path, cache: Path | None = None) -> str:
 
 def _state(file: Path) -> dict[str, int]:
     stat = file.stat()
-    return {
-        "size": stat.st_size,
-        "modified_ns": stat.st_mtime_ns,
-        "changed_ns": stat.st_ctime_ns,  # no copying tool sets this one back
-        "inode": stat.st_ino,
-    }
+    times = {"modified_ns": stat.st_mtime_ns, "changed_ns": stat.st_ctime_ns}  # no copying tool sets the latter back
+    return {"size": stat.st_size, **times, "inode": stat.st_ino}
 
 
 def place_of(path: str) -> tuple[Path, str, str]:
     """Split `package.module:name` or `path/to/file.py:name` into (folder, module, name).
 
-    A user's module is searched in `folder` too: the working directory, or the file's. Raises ValueError where the path
-    has neither form.
+    A user's module is searched in `folder` too: the working directory, or the file's. Raises ValueError if the path has
+    neither form.
     """
     place, _, name = path.rpartition(":")
     if not (place and name):
@@ -160,7 +154,7 @@ def sources(module: str, folder: Path) -> dict[str, str]:
     """Return the SHA-256 of a module's source and of all user code that it imports, by module name.
 
     Import statements are followed wherever they stand. Libraries are left out, but the module itself may be in one;
-    this program counts by its `RESULTS_VERSION`. Empty where there is no such module. Raises OSError.
+    this program counts by its `RESULTS_VERSION`. Empty if there is no such module. Raises OSError.
     """
     if module.partition(".")[0] == "grpolab":
         return {module: f"results_version {RESULTS_VERSION}"}
@@ -184,7 +178,7 @@ def source_files(module: str, folder: Path) -> dict[str, bytes]:
         head = name.partition(".")[0]
         if head != top and (head in sys.stdlib_module_names or head == "grpolab"):
             continue
-        spec = _spec(name, places)
+        spec = _find_module(name, places)
         if spec is None:
             missed.append(name)
             continue
@@ -194,7 +188,8 @@ def source_files(module: str, folder: Path) -> dict[str, bytes]:
         if head != top and is_library(file):
             continue
         read[name] = source = file.read_bytes()
-        waiting += _imported(source, name if spec.submodule_search_locations is not None else name.rpartition(".")[0])
+        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        waiting += _imported_names(source, package)
         if new := [place for place in folders_added(source, file) if place not in places]:
             places += new
             seen -= set(missed)
@@ -203,8 +198,8 @@ def source_files(module: str, folder: Path) -> dict[str, bytes]:
     return read
 
 
-def _spec(name: str, places: list[str]) -> ModuleSpec | None:
-    """Find a module as Python would, in `places` too; None if it is none."""
+def _find_module(name: str, places: list[str]) -> ModuleSpec | None:
+    """Find a module as Python would, in `places` too; None if there is none."""
     parent, _, _ = name.rpartition(".")
     if not parent:
         with suppress(ImportError, ValueError):  # the latter: a module that was made by hand
@@ -212,26 +207,26 @@ def _spec(name: str, places: list[str]) -> ModuleSpec | None:
                 return spec
         return PathFinder.find_spec(name, places)
     try:
-        return PathFinder.find_spec(name, inside) if (inside := _inside(parent, places)) else None
+        return PathFinder.find_spec(name, folders) if (folders := _folders_of(parent, places)) else None
     except KeyError:  # a package without an __init__.py, of a parent that nobody has imported
         return ModuleSpec(name, None, is_package=True)
 
 
-def _inside(package: str, places: list[str]) -> list[str]:
+def _folders_of(package: str, places: list[str]) -> list[str]:
     """Return the folders of a package's modules; none if it is no package."""
-    spec = _spec(package, places)
+    spec = _find_module(package, places)
     if spec is None or spec.submodule_search_locations is None:
         return []
     if spec.has_location:
         return list(spec.submodule_search_locations)
-    # It has no __init__.py: to say where it is, Python would ask its parents, which nobody has imported.
+    # It has no __init__.py: to find its folders, Python would ask its parents, which nobody has imported.
     parent, _, last = package.rpartition(".")
-    above = _inside(parent, places) if parent else [*sys.path, *places]
+    above = _folders_of(parent, places) if parent else [*sys.path, *places]
     return [str(place) for folder in above if (place := Path(folder, last)).is_dir()]
 
 
 @functools.lru_cache(maxsize=1024)
-def _imported(source: bytes, package: str) -> list[str]:
+def _imported_names(source: bytes, package: str) -> list[str]:
     """Return the names in every import statement of a module of `package`; they may be modules."""
     names: list[str] = []
     for node in nodes(source):

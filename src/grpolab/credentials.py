@@ -1,7 +1,7 @@
-"""Mask passwords and tokens, which come from the environment alone and reach no file and no screen.
+"""Mask passwords and tokens. They come from the environment alone, and are written to no file and no screen.
 
 `without_secrets` masks every JSON file (`paths.json_bytes`), workers' logs (`masked_output`), the screen
-(`terminal.say`) and every error. Settings hold only the name of a secret, `task.options.key='${oc.env:NAME}'`; its
+(`terminal.say`) and every error. Settings hold only the name of a secret, `task.options.key='${oc.env:NAME}'`. Its
 value is read when the task is made, so a new token does not change a run's identity.
 """
 
@@ -20,18 +20,15 @@ from urllib.parse import quote
 
 # Variables in which MLflow, databases and object stores look for secrets.
 SECRETS = (
-    "MLFLOW_TRACKING_PASSWORD",
-    "MLFLOW_TRACKING_TOKEN",
-    "PGPASSWORD",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
+    *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "PGPASSWORD"),
+    *("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )
-# Names of other variables that hold a secret, unless the value is short: HF_TOKEN.
+# Names of other variables that hold a secret, such as HF_TOKEN, if the value has at least SHORTEST characters.
 SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|(?:API|ACCESS|SECRET|PRIVATE|STORAGE)_?KEY)(?:_|$)"
     r"(?!(?:.*_)?(?:PATH|FILE|DIR|URL)$)"
 )
-SHORTEST = 8  # characters of a value that is secret by its name alone
+SHORTEST = 8
 HIDDEN = "***"
 
 USER = re.compile(r"(?<=://)([^:/?#@\s]*):[^\s\"'<>\\]{0,512}@")  # user:password@
@@ -40,7 +37,7 @@ HTTP_USER = re.compile(r"(https?://)[^/?#@\s\"'<>\\]+@")  # a user alone may be 
 _WORDS = (
     r"(?:password|passwd|pwd|passphrase|secret|(?:api|access|secret|private)[_-]?key|(?:api|auth|access)[_-]?token)"
 )
-# Secrets in any text; the first group stays. Diffs and tracebacks are text too, so code should survive:
+# Secrets in any text; the first group of a pattern is kept. Diffs and tracebacks are text too, so code must survive:
 # `pad_token=tokenizer.eos_token` is no secret, `token=9f8e7d6c5b4a` is one.
 _PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
@@ -57,27 +54,27 @@ _PATTERNS = tuple(
         r"(-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----).*?(?=-----END|$(?!.))",
     )
 )
-# Most text has none of these beginnings, and needs no look at the patterns.
+# Text without any of these needs no search for the patterns.
 _HINT = re.compile(
     r"://|pass|pwd|token|secret|key|sig|bearer|basic|authori|hf_|sk-|gh[pousr]_|github_pat|glpat|xox|akia|aiza|eyj",
     re.I,
 )
 REFERENCE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*(?:,\s*([^{}]*?)\s*)?\}")
-_told: set[str] = set()  # values that `with_environment` has read in this process
+_read_by_name: set[str] = set()  # values that `with_environment` has read in this process
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with `***` for passwords, tokens and keys, known by place, form or environment."""
-    return _masked(text, _kept_secret())
+    """Return the text with `***` for each password, token and key: by its place, its form, or the environment."""
+    return _mask(text, _secrets_of_environment())
 
 
 def without_secrets_in(value: Any) -> Any:
     """Return a nested value with the secrets in its strings masked."""
-    secret = _kept_secret()
+    secret = _secrets_of_environment()
 
     def clean(node: Any) -> Any:
         if isinstance(node, str):
-            return _masked(node, secret)
+            return _mask(node, secret)
         if isinstance(node, dict):
             return {key: clean(item) for key, item in node.items()}
         return [clean(item) for item in node] if isinstance(node, list) else node
@@ -85,7 +82,7 @@ def without_secrets_in(value: Any) -> Any:
     return clean(value)
 
 
-def _masked(text: str, secret: re.Pattern[str] | None) -> str:
+def _mask(text: str, secret: re.Pattern[str] | None) -> str:
     if _HINT.search(text):
         text = HTTP_USER.sub(rf"\1{HIDDEN}@", USER.sub(rf"\1:{HIDDEN}@", text))
         for pattern in _PATTERNS:
@@ -98,17 +95,16 @@ def is_secret_name(name: str) -> bool:
     return name in SECRETS or SECRET_NAME.search(name.upper()) is not None
 
 
-def _kept_secret() -> re.Pattern[str] | None:
-    """Return a pattern of the environment's secrets: plain, as a login, quoted, escaped; None without secrets."""
-    values = [value for name in SECRETS if (value := os.environ.get(name, "").strip())]
-    for name, value in os.environ.items():
-        if len(value.strip()) >= SHORTEST and is_secret_name(name):
-            values.append(value.strip())
-    return _any_of(frozenset(values) | _told, os.environ.get("MLFLOW_TRACKING_USERNAME", ""))
+def _secrets_of_environment() -> re.Pattern[str] | None:
+    """Return a pattern of the environment's secrets; None if it has none."""
+    values = {name: value.strip() for name, value in os.environ.items() if is_secret_name(name)}
+    secrets = {value for name, value in values.items() if len(value) >= (1 if name in SECRETS else SHORTEST)}
+    return _any_of(frozenset(secrets | _read_by_name), os.environ.get("MLFLOW_TRACKING_USERNAME", ""))
 
 
 @functools.lru_cache(maxsize=8)
 def _any_of(secrets: frozenset[str], user: str) -> re.Pattern[str] | None:
+    """Return a pattern of secrets in all their forms: as they are, as a login, quoted for a URL, escaped."""
     forms: set[str] = set()
     for secret in secrets:
         login = base64.b64encode(f"{user}:{secret}".encode()).decode()
@@ -141,7 +137,7 @@ class _Masked:
 
 
 def reveals(key: str, value: Any) -> bool:
-    """Return True if a setting would be masked."""
+    """Return True if a setting would be masked, written as `key=value`."""
     text = f"{key}={value}"
     return without_secrets(text) != text
 
@@ -154,14 +150,14 @@ def variables_named(value: Any) -> list[str]:
 def with_environment(value: Any) -> Any:
     """Replace each `${oc.env:NAME}` in a value. Raises KeyError if the environment has no NAME."""
 
-    def found(match: re.Match[str]) -> str:
+    def read(match: re.Match[str]) -> str:
         secret = os.environ[match[1]] if match[2] is None else os.environ.get(match[1], match[2])
         if len(secret) >= SHORTEST:
-            _told.add(secret)
+            _read_by_name.add(secret)
         return secret
 
     if isinstance(value, dict):
         return {key: with_environment(item) for key, item in value.items()}
     if isinstance(value, list):
         return [with_environment(item) for item in value]
-    return REFERENCE.sub(found, value) if isinstance(value, str) else value
+    return REFERENCE.sub(read, value) if isinstance(value, str) else value

@@ -21,6 +21,11 @@ from grpolab.paths import plain
 SIGNATURE_LENGTH = 16
 ABSENT = "absent"  # key of a content that is named and cannot be read
 COMMIT = re.compile(r"[0-9a-f]{40}")
+_NAMED_BY_TASK = {  # keys of a task that name its content
+    "jsonl": ("task.train_file", "task.evaluation_file"),
+    "custom": ("task.path",),
+    "reasoning_gym": ("task.dataset",),
+}
 _LIBRARIES = (Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
 
 
@@ -36,8 +41,8 @@ def dotted(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def signature(identity: dict[str, Any]) -> str:
     """Return the first 16 hex digits of SHA-256 over the canonical JSON of `identity` and `RESULTS_VERSION`.
 
-    Key order does not matter. `identity` comes from `RunSettings.identity()` or `warm_start_identity()`, which leave
-    out machine keys (paths, threads, tracking).
+    Key order does not matter. `identity` comes from `Resolved.identity()` or `warm_start_identity()`, which leave out
+    machine keys (paths, threads, tracking).
     """
     text = json.dumps({"results_version": RESULTS_VERSION, **plain(identity)}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:SIGNATURE_LENGTH]
@@ -58,15 +63,13 @@ def identified(settings: Mapping[str, Any], content: Mapping[str, Any]) -> dict[
 def keys_with_content(settings: Mapping[str, Any]) -> list[str]:
     """Return the keys of resolved settings that name something outside of them which can change a result."""
     task, reward, model = (settings.get(group) or {} for group in ("task", "reward", "model"))
-    named = {
-        "jsonl": ["task.train_file", "task.evaluation_file"],
-        "custom": ["task.path"],
-        "reasoning_gym": ["task.dataset"],
-    }
-    files = named.get(str(task.get("name")), [])
+    keys = list(_NAMED_BY_TASK.get(str(task.get("name")), ()))
+    if reward.get("function"):
+        keys.append("reward.function")
     # A model of the hub is its commit, which is a setting; without one it is a folder.
-    local = model.get("name") == "pretrained" and not COMMIT.fullmatch(str(model.get("revision")))
-    return [*files, *(["reward.function"] if reward.get("function") else []), *(["model.path"] if local else [])]
+    if model.get("name") == "pretrained" and not COMMIT.fullmatch(str(model.get("revision"))):
+        keys.append("model.path")
+    return keys
 
 
 def unrecorded(settings: Mapping[str, Any], content: Mapping[str, Any]) -> str:

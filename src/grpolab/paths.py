@@ -48,7 +48,7 @@ def is_refusal(error: BaseException, folder: Path) -> TypeGuard[OSError]:
 
 
 def project_root() -> Path:
-    """Find the folder with conf/ and experiments/, at or above the working directory or in the installed checkout.
+    """Find the folder with conf/ and experiments/: at or above the working directory, else this checkout's.
 
     Raises RequestError.
     """
@@ -81,8 +81,8 @@ def results_folder(root: str | Path) -> Path:
 class Results:
     """The results folder and the places in it.
 
-    Names of runs and studies may come from other people's files: one that is malformed, and could lead out of the
-    folder, raises Damaged.
+    Names of runs and studies may come from other people's files: a malformed one, which could lead out of the folder,
+    raises Damaged.
     """
 
     def __init__(self, root: Path) -> None:
@@ -92,7 +92,7 @@ class Results:
         self.warm_starts = root / "warm_starts"  # the same of warm starts
         self.content = root / "content"  # hashes of large files, so that each is read once
         self.studies = root / "studies"  # one folder per study
-        self.screens = root / "screens"  # what `report --brief` said, as long as nothing that it is from has changed
+        self.screens = root / "screens"  # answers of `report --brief`, kept until a file behind one changes
         self.reference = root / "reference"  # the committed compact data of the reference outcome
         self.store = root / "mlflow.db"  # MLflow's SQLite file
         self.artifacts = root / "mlartifacts"

@@ -6,6 +6,7 @@ A program that reads many runs leaves a damaged one out and goes on with the oth
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from grpolab.run_files import (
     JOURNAL,
     TEXT,
     TIMING,
+    WARM_START,
     WEIGHTS,
     Record,
     Types,
@@ -35,19 +37,20 @@ from grpolab.vocabulary import DAMAGED, RESULTS
 THRESHOLDS = {field.name for field in fields(Thresholds)}
 _PROVENANCE: Types = {
     **dict.fromkeys(("warm_start", "dataset", "content", "hardware", "framework"), (dict, type(None))),
-    **{"diff": TEXT, "commit": TEXT, "lock_sha256": TEXT, "python": TEXT},
-    **{"results_version": COUNT, "threads": COUNT},
+    **dict.fromkeys(("diff", "commit", "lock_sha256", "python"), TEXT),
+    **dict.fromkeys(("results_version", "threads"), COUNT),
+    "dirty": (bool,),
 }
 _PLAN: Types = {
-    **{"study": (str,), "file": (str,), "includes": (list,), "question": (str,), "title": (str,), "commit": TEXT},
-    **dict.fromkeys(("cells", "figures", "seeds", "hypotheses", "looks", "primary", "shown", "placebo"), (list,)),
-    **{"factors": (dict,), "compare": (str,), "baseline": (str,), "primary_metric": (str,), "stability": (dict,)},
-    **{"registered": (dict, type(None))},
+    **dict.fromkeys(("study", "file", "question", "title", "compare", "baseline", "primary_metric"), (str,)),
+    **dict.fromkeys(("includes", "cells", "figures", "seeds", "hypotheses", "looks"), (list,)),
+    **dict.fromkeys(("primary", "shown", "placebo"), (list,)),
+    **{"factors": (dict,), "stability": (dict,), "registered": (dict, type(None)), "commit": TEXT},
 }
 _REGISTERED: Types = {"line": (str,), "seeds": (list,), "looks": (list,), "margins": (dict,)}  # all are there
 _CELL: Types = {
-    **{"variant": (str,), "levels": (dict,), "seed": (int,), "signature": (str,), "settings": (dict,)},
-    **{"rollout_steps": (int,)},
+    **{"variant": (str,), "seed": (int,), "signature": (str,), "rollout_steps": (int,)},
+    **{"levels": (dict,), "settings": (dict,)},
 }
 
 
@@ -59,12 +62,10 @@ def read_result(folder: Path) -> Record | None:
     outcome = read_outcome(folder)
     if outcome and outcome["outcome"] in RESULTS:
         if (recorded := outcome.get("journal_sha256")) is not None:
-            path = folder / JOURNAL
             try:
-                found = file_sha256(path)
+                check_journal(folder, recorded, file_sha256(folder / JOURNAL))
             except OSError as error:
-                raise Damaged(f"{path} cannot be read: {error.strerror}") from error
-            check_journal(folder, recorded, found)
+                raise Damaged(f"{folder / JOURNAL} cannot be read: {error.strerror}") from error
         if provenance := read_provenance(folder):
             check_provenance(folder, provenance)
         read_lines(folder / TIMING)
@@ -102,7 +103,11 @@ def check_policy(folder: Path, outcome: Record) -> None:
 def read_provenance(folder: Path) -> Record:
     """Read provenance.json; empty for a run that failed before it. Raises Damaged."""
     path = folder / "provenance.json"
-    return check_types(read_object(path) or {}, _PROVENANCE, path)
+    provenance = check_types(read_object(path) or {}, _PROVENANCE, path)
+    check_types(provenance.get("warm_start") or {}, WARM_START, path)
+    content = provenance.get("content") or {}
+    check_types(content, dict.fromkeys(content, (dict,)), path)
+    return provenance
 
 
 def read_settings(folder: Path) -> Record:
@@ -117,10 +122,7 @@ def read_settings(folder: Path) -> Record:
 
 
 def read_plan(path: Path) -> Record | None:
-    """Read a study's plan, also one packed for the reference; None if there is none.
-
-    Raises Damaged.
-    """
+    """Read a study's plan, also one packed for the reference; None if there is none. Raises Damaged."""
     if (plan := read_object(path)) is None:
         return None
     variants = plan.pop("variants", None)
@@ -132,36 +134,41 @@ def read_plan(path: Path) -> Record | None:
             raise Damaged(f"{path} is no plan: its variants cannot be read ({first_line(error)})") from error
     if lacking := {"includes", "cells"} - plan.keys():
         raise Damaged(f"{path} is no plan: it lacks {', '.join(sorted(lacking))}")
-    check_types(plan, _PLAN, path)
+    for problem in _problems(check_types(plan, _PLAN, path), path):
+        raise Damaged(f"{path} {problem}")
+    return plan
+
+
+def _problems(plan: Record, path: Path) -> Iterator[str]:
+    """Yield what is wrong inside of a plan's values. Raises Damaged for a wrong type."""
     for name in (*([plan["study"]] if "study" in plan else []), *plan["includes"]):
         if not isinstance(name, str) or not STUDY_NAME.fullmatch(name):
-            raise Damaged(f"{path} names the study {name!r}, which is no name of a study")
+            yield f"names the study {name!r}, which is no name of a study"
     for name, value in plan.get("stability", {}).items():
         if name not in THRESHOLDS or isinstance(value, bool) or not isinstance(value, int | float):
-            raise Damaged(f"{path} is damaged: its stability.{name:.60} is {value!r:.60}")
+            yield f"is damaged: its stability.{name:.60} is {value!r:.60}"
     for name, levels in plan.get("factors", {}).items():
         if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
-            raise Damaged(f"{path} is damaged: its factors.{name:.60} is {levels!r:.60}, which is no list of names")
+            yield f"is damaged: its factors.{name:.60} is {levels!r:.60}, which is no list of names"
     for pair in plan.get("placebo", []):
         if not isinstance(pair, list) or len(pair) != 2:
-            raise Damaged(f"{path} is damaged: its placebo holds {pair!r:.60}, which is no pair of arms")
+            yield f"is damaged: its placebo holds {pair!r:.60}, which is no pair of arms"
     for name, entry in (plan.get("registered") or {}).items():
         if not isinstance(entry, dict) or not entry.keys() >= _REGISTERED.keys():
-            raise Damaged(f"{path} is damaged: its registered.{name:.60} is {entry!r:.60}")
+            yield f"is damaged: its registered.{name:.60} is {entry!r:.60}"
         check_types(entry, _REGISTERED, path)
     runs = set()
     for cell in plan["cells"]:
         if not isinstance(cell, dict) or not {"variant", "seed", "signature"} <= cell.keys():
-            raise Damaged(f"{path} has a cell that lacks its variant, seed or signature: {cell!r:.60}")
+            yield f"has a cell that lacks its variant, seed or signature: {cell!r:.60}"
         check_types(cell, _CELL, path)
         if strange := [level for level in cell.get("levels", {}).values() if not isinstance(level, str)]:
-            raise Damaged(f"{path} is damaged: a cell's levels hold {strange[0]!r:.60}, which is no text")
+            yield f"is damaged: a cell's levels hold {strange[0]!r:.60}, which is no text"
         if not SIGNATURE.fullmatch(cell["signature"]):
-            raise Damaged(f"{path} names the run {cell['signature']!r}, which is no signature")
+            yield f"names the run {cell['signature']!r}, which is no signature"
         if (run := (cell["variant"], cell["seed"])) in runs:
-            raise Damaged(f"{path} has two cells of variant {run[0]!r:.60} and seed {run[1]}")
+            yield f"has two cells of variant {run[0]!r:.60} and seed {run[1]}"
         runs.add(run)
-    return plan
 
 
 def _cell(variant: Record, common: Record, seed: str) -> Record:

@@ -30,6 +30,11 @@ class Surrogate(NamedTuple):
 
 # Surrogate (grpo/surrogates.py, frameworks/kernels.py): the loss of a token or sequence before averaging.
 COMMON, MORE = "grpolab.grpo.surrogates", "grpolab.frameworks.kernels"
+_DRIFT = dict.fromkeys(("advantage_weight", "drift_weight"), POSITIVE)
+_SAPO = dict.fromkeys(("temperature_positive", "temperature_negative"), POSITIVE)
+_VESPO = dict.fromkeys(("k_positive", "lambda_positive", "k_negative", "lambda_negative"), POSITIVE)
+_CLIP_COV = {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN}
+_KL_COV = {"share": (0.0, 1.0), "coefficient": POSITIVE}
 SURROGATES = {
     "clipped": Surrogate(f"{COMMON}:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
     "ratio": Surrogate(f"{COMMON}:ratio", clips=False, policy_gradient_at_one=True),
@@ -42,82 +47,60 @@ SURROGATES = {
     "band": Surrogate(f"{MORE}:band", bounds_the_ratio=True),
     "aspo": Surrogate(f"{MORE}:aspo", {"cap": POSITIVE}),
     "topr": Surrogate(f"{MORE}:topr", {"positive_weight": POSITIVE, "negative_weight": POSITIVE}, clips=False),
-    "vespo": Surrogate(
-        f"{MORE}:vespo",
-        dict.fromkeys(("k_positive", "lambda_positive", "k_negative", "lambda_negative"), POSITIVE),
-        clips=False,
-        policy_gradient_at_one=True,
-    ),
+    "vespo": Surrogate(f"{MORE}:vespo", _VESPO, clips=False, policy_gradient_at_one=True),
     "dro": Surrogate(f"{MORE}:dro", {"coefficient": POSITIVE}, clips=False, policy_gradient_at_one=True),
-    "sapo": Surrogate(
-        f"{MORE}:sapo",
-        {"temperature_positive": POSITIVE, "temperature_negative": POSITIVE},
-        clips=False,
-        policy_gradient_at_one=True,
-    ),
+    "sapo": Surrogate(f"{MORE}:sapo", _SAPO, clips=False, policy_gradient_at_one=True),
     "gmpo": Surrogate(f"{MORE}:gmpo", bounds_the_ratio=True, policy_gradient_at_one=True),
     "clip_cov": Surrogate(
-        f"{MORE}:clip_cov",
-        {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN},
-        draws_tokens=True,
-        whole_minibatch=True,
-        bounds_the_ratio=True,
+        f"{MORE}:clip_cov", _CLIP_COV, draws_tokens=True, whole_minibatch=True, bounds_the_ratio=True
     ),
-    "kl_cov": Surrogate(
-        f"{MORE}:kl_cov",
-        {"share": (0.0, 1.0), "coefficient": POSITIVE},
-        clips=False,
-        whole_minibatch=True,
-    ),
+    "kl_cov": Surrogate(f"{MORE}:kl_cov", _KL_COV, clips=False, whole_minibatch=True),
     "dppo_tv": Surrogate(f"{MORE}:dppo_tv", {"cap": POSITIVE}),
     "dppo_kl": Surrogate(f"{MORE}:dppo_kl", {"cap": POSITIVE}),
-    "dppo_ratio": Surrogate(f"{MORE}:dppo_ratio", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}),
-    "ipo": Surrogate(f"{MORE}:ipo", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}),
+    "dppo_ratio": Surrogate(f"{MORE}:dppo_ratio", _DRIFT),
+    "ipo": Surrogate(f"{MORE}:ipo", _DRIFT),
 }
+
+
+def _places(module: str, *names: str, **renamed: str) -> dict[str, str]:
+    """Return names with the places of their functions in a module; `renamed` are those of another name there."""
+    return {
+        name: f"{module}:{function}" for name, function in {**dict(zip(names, names, strict=True)), **renamed}.items()
+    }
+
 
 # Aggregation (grpo/aggregation.py): how per-token losses become one number; the denominator is in the name.
-AGGREGATIONS = {
-    name: f"grpolab.grpo.aggregation:{name}"
-    for name in (
-        *("sequence_mean", "sequence_mean_nonempty", "sequence_sum", "sequence_sum_nonempty"),
-        *("token_mean_rollout", "token_mean_minibatch", "token_mean_microbatch"),
-        *("token_sum", "token_sum_constant", "token_sum_length"),
-    )
-}
+AGGREGATIONS = _places(
+    "grpolab.grpo.aggregation",
+    *("sequence_mean", "sequence_mean_nonempty", "sequence_sum", "sequence_sum_nonempty"),
+    *("token_mean_rollout", "token_mean_minibatch", "token_mean_microbatch"),
+    *("token_sum", "token_sum_constant", "token_sum_length"),
+)
 
 # KL estimator (grpo/kl.py), from the log ratio of the reference to the policy.
-KL_ESTIMATORS = {
-    name: f"grpolab.grpo.kl:{function}"
-    for name, function in {"k1": "k1", "k2": "k2", "k3": "k3", "abs": "absolute"}.items()
-}
+KL_ESTIMATORS = _places("grpolab.grpo.kl", "k1", "k2", "k3", abs="absolute")
 
-# Advantage estimator (grpo/baselines.py): the baseline that rewards are compared with.
+# Advantage estimator: the baseline that rewards are compared with. Scale: what their difference is divided by.
 BASELINES = "grpolab.grpo.baselines"
-ADVANTAGES = {"none": f"{BASELINES}:no_baseline"} | {
-    name: f"{BASELINES}:{name}"
-    for name in ("group_mean", "batch_mean", "leave_one_out", "length_weighted", "second_best", "given")
-}
-
-# Those that compare a completion with the others of its group, and have nothing to say about a group of one.
+ADVANTAGES = {"none": f"{BASELINES}:no_baseline"} | _places(
+    BASELINES, *("group_mean", "batch_mean", "leave_one_out", "length_weighted", "second_best", "given")
+)
+SCALES = _places(
+    BASELINES,
+    **{"none": "unscaled", "group": "group_std", "group_population": "group_population_std", "batch": "batch_std"},
+    **{"leave_one_out": "leave_one_out_std", "group_mean": "group_mean_reward", "nonzero_share": "nonzero_share"},
+)
+# Baselines that compare a completion with the others of its group: a group of one has none.
 GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
 
-# Scale (grpo/baselines.py): what a reward less its baseline is divided by.
-SCALES = {
-    name: f"{BASELINES}:{function}"
-    for name, function in {
-        "none": "unscaled",
-        "group": "group_std",
-        "group_population": "group_population_std",
-        "batch": "batch_std",
-        "leave_one_out": "leave_one_out_std",
-        "group_mean": "group_mean_reward",
-        "nonzero_share": "nonzero_share",
-    }.items()
-}
+
+def _class_name(name: str) -> str:
+    return name.title().replace("_", "")
+
 
 # Faults of the training loop (doctor/faults.py), planted by conf/fault/: `zero_gradient` is the class ZeroGradient.
 FAULTS = {
-    name: f"grpolab.doctor.faults:{name.title().replace('_', '')}"
+    name: f"grpolab.doctor.faults:{_class_name(name)}"
     for name in (
         *("aliased_old_policy", "resynchronised_old_policy", "recomputed_old_log_probs", "frozen_parameters"),
         *("low_precision_weights", "dropout", "visible_padding", "temperature_mismatch", "mask_mismatch"),
@@ -138,15 +121,19 @@ FRAMEWORKS = {
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
 LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
 DATA_PARALLEL = "grpolab.run.parallel:together"
+FOLLOW = "grpolab.run.train:follow"  # the work of its processes that are not the first
 # The content of files and code that settings name, and a user's own task or reward.
 CONTENT_OF = "grpolab.content:content_of"
 ENVIRONMENT_READ = "grpolab.content:environment_read"
 LOAD_OBJECT = "grpolab.tasks.imports:load_object"
 
-# Tasks (tasks/), by the name of their settings; a user's own is named by its import path.
+# Tasks, by the name of their settings; a user's own is named by its import path.
 TASKS = {
-    name: f"grpolab.tasks.{name}:{name.title().replace('_', '')}"
-    for name in ("addition", "sorting", "filler_sorting", "written_addition", "char_count", "reasoning_gym", "jsonl")
+    **{"reasoning_gym": "grpolab.tasks.reasoning_gym:ReasoningGym", "jsonl": "grpolab.tasks.jsonl:Jsonl"},
+    **{
+        name: f"grpolab.tasks.generated:{_class_name(name)}"
+        for name in ("addition", "sorting", "filler_sorting", "written_addition", "char_count")
+    },
 }
 
 

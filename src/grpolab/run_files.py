@@ -24,11 +24,11 @@ TEXT, COUNT, NUMBER = (str, type(None)), (int, type(None)), (int, float, type(No
 # Key -> the types that its value may have, where it is there.
 Types = dict[str, tuple[type, ...]]
 _OUTCOME: Types = {
-    **{"outcome": (str,), "reason": TEXT, "error": TEXT, "final": (dict,)},
-    **{"rollout_steps": COUNT, "optimizer_steps": COUNT, "completions": COUNT, "seconds": NUMBER},
-    **{"policy_sha256": TEXT, "journal_sha256": TEXT},
+    **{"outcome": (str,), "final": (dict,), "seconds": NUMBER},
+    **dict.fromkeys(("reason", "error", "policy_sha256", "journal_sha256"), TEXT),
+    **dict.fromkeys(("rollout_steps", "optimizer_steps", "completions"), COUNT),
 }
-_WARM_START: Types = {
+WARM_START: Types = {
     **{"signature": (str,), "sha256": (str,), "accuracy": NUMBER, "steps": (int,), "seconds": (int, float)},
 }
 
@@ -44,9 +44,9 @@ def read_outcome(folder: Path) -> Record | None:
     if (outcome := read_object(path)) is None:
         return None
     known = OUTCOMES.keys() - {MISSING, DAMAGED}
-    if outcome.get("outcome") not in known:
+    if check_types(outcome, _OUTCOME, path).get("outcome") not in known:
         raise Damaged(f"{path} has no outcome that is one of {', '.join(sorted(known))}")
-    return check_types(outcome, _OUTCOME, path)
+    return outcome
 
 
 def read_warm_start(folder: Path) -> Record | None:
@@ -54,10 +54,10 @@ def read_warm_start(folder: Path) -> Record | None:
     path = folder / "outcome.json"
     if (made := read_object(path)) is None:
         return None
-    made = {key: value for key, value in made.items() if key in _WARM_START}
-    if lacking := _WARM_START.keys() - made:
+    made = {key: value for key, value in made.items() if key in WARM_START}
+    if lacking := WARM_START.keys() - made:
         raise Damaged(f"{path} lacks {', '.join(sorted(lacking))}")
-    check_types(made, _WARM_START, path)
+    check_types(made, WARM_START, path)
     if made["steps"] and weights_sha256(folder / WEIGHTS) != made["sha256"]:
         raise Damaged(f"{folder / WEIGHTS} has not the weights that outcome.json was written for (sha256)")
     return made

@@ -17,26 +17,26 @@ def _is_path(study: str) -> bool:
     return study.endswith((".yaml", ".yml"))
 
 
-def study_file(given: str) -> Path:
+def study_file(study: str) -> Path:
     """Find a study's file by the name of the study or by a path that ends in .yaml.
 
     A study is called like its file, so no file elsewhere may have the name of a study in experiments/. Raises
     RequestError.
     """
     known, folder = available(), project_root() / "experiments"
-    file = Path(given).expanduser()
-    if given in known:
-        return folder / f"{given}.yaml"
-    if not _is_path(given):
-        beside = f" (did you mean {given}.yaml?)" if Path(f"{given}.yaml").is_file() else near_matches(given, known)
+    file = Path(study).expanduser()
+    if study in known:
+        return folder / f"{study}.yaml"
+    if not _is_path(study):
+        beside = f" (did you mean {study}.yaml?)" if Path(f"{study}.yaml").is_file() else near_matches(study, known)
         raise RequestError(
-            f"study {given} is unknown{beside}: have {', '.join(known)}, or the path of a file of your own that ends"
+            f"study {study} is unknown{beside}: have {', '.join(known)}, or the path of a file of your own that ends"
             " in .yaml"
         )
     if not file.is_file():
-        raise RequestError(f"study {given}: there is no such file")
+        raise RequestError(f"study {study}: there is no such file")
     if file.stem in known and file.resolve() != (folder / file.name).resolve():
-        raise RequestError(f"study {given}: {file.stem} is a study of experiments/ already: rename the file")
+        raise RequestError(f"study {study}: {file.stem} is a study of experiments/ already: rename the file")
     return file
 
 
@@ -46,18 +46,18 @@ def within_project(file: Path) -> str:
     return str(whole.relative_to(root)) if whole.is_relative_to(root) else str(whole)
 
 
-def planned_name(results: Results, given: str) -> str:
-    """Return the name of a study that is given by its name or by its file's path.
+def planned_name(results: Results, study: str) -> str:
+    """Return the name of a planned study, by its name or by the path of its file.
 
     Raises RequestError if there is no such file, or no plan of it in the results folder.
     """
-    if not _is_path(given):
-        return given
-    file = study_file(given)
-    if not any(plan.is_file() for plan in (results.plan(file.stem), results.committed_plan(file.stem))):
-        raise not_planned(results, given)
+    if not _is_path(study):
+        return study
+    file = study_file(study)
+    if not (results.plan(file.stem).is_file() or results.committed_plan(file.stem).is_file()):
+        raise not_planned(results, study)
     if problem := find_namesake(results, file.stem, within_project(file)):
-        raise RequestError(f"study {given}: {problem}")
+        raise RequestError(f"study {study}: {problem}")
     return file.stem
 
 
@@ -69,10 +69,10 @@ def find_namesake(results: Results, study: str, file: str) -> str:
     return f"{study} is planned in {results.root} from {planned}: give one of them another name"
 
 
-def not_planned(results: Results, given: str) -> RequestError:
+def not_planned(results: Results, study: str) -> RequestError:
     """Return the error for a study that has no plan in the results folder."""
-    planned = [name for name in results.planned() if name != given]  # its own plan may be here, and its file gone
-    if _is_path(given) or given in available():
-        return RequestError(f"study {given} is not planned in {results.root}: run `grpolab sweep {given}` first")
+    planned = [name for name in results.planned() if name != study]  # its own plan may be here, and its file gone
+    if _is_path(study) or study in available():
+        return RequestError(f"study {study} is not planned in {results.root}: run `grpolab sweep {study}` first")
     have = f"planned are {', '.join(planned)}" if planned else "none is, `grpolab sweep STUDY` plans one"
-    return RequestError(f"study {given} is not planned in {results.root}{near_matches(given, planned)}: {have}")
+    return RequestError(f"study {study} is not planned in {results.root}{near_matches(study, planned)}: {have}")

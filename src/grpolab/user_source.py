@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import os.path
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -46,24 +46,28 @@ def _added_to_path(node: ast.AST) -> Iterator[ast.expr]:
             yield from folders
 
 
+# Functions whose result is known without running the user's code, by their last name.
+_CALLS: dict[str, Callable[..., str]] = {
+    **dict.fromkeys(("Path", "join"), os.path.join),
+    "dirname": lambda path, *_: os.path.dirname(path),
+    **dict.fromkeys(("str", "fspath", "abspath", "realpath", "normpath", "expanduser"), lambda path, *_: path),
+}
+
+
 def _path(node: ast.expr, file: Path, known: dict[str, str]) -> str | None:
-    """Return the path that an expression gives; None where only running it could tell."""
+    """Return the path that an expression gives; None if only running it could tell."""
 
     def of(*parts: ast.expr) -> list[str] | None:
-        found = [_path(part, file, known) for part in parts]
-        return None if None in found else [part for part in found if part is not None]
+        paths = [path for part in parts if (path := _path(part, file, known)) is not None]
+        return paths if len(paths) == len(parts) else None
 
     match node:
         case ast.Constant(value=str(text)):
             return text
-        case ast.Name(id="__file__"):
-            return str(file)
         case ast.Name(id=name):
-            return known.get(name)
-        case ast.BinOp(left=left, op=ast.Div(), right=right) if parts := of(left, right):
-            return os.path.join(*parts)
-        case ast.BinOp(left=left, op=ast.Add(), right=right) if parts := of(left, right):
-            return "".join(parts)
+            return str(file) if name == "__file__" else known.get(name)
+        case ast.BinOp(left=left, op=ast.Div() | ast.Add() as sign, right=right) if parts := of(left, right):
+            return os.path.join(*parts) if isinstance(sign, ast.Div) else "".join(parts)
         case ast.JoinedStr(values=values) if parts := of(*values):
             return "".join(parts)
         case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
@@ -80,36 +84,25 @@ def _path(node: ast.expr, file: Path, known: dict[str, str]) -> str | None:
             name = ast.unparse(function).removeprefix("os.").removeprefix("path.").removeprefix("pathlib.")
             if name in ("getcwd", "Path.cwd") and not arguments:
                 return os.getcwd()
-            if not arguments or (parts := of(*arguments)) is None:
-                return None
-            if name in ("Path", "join"):
-                return os.path.join(*parts)
-            if name == "dirname":
-                return os.path.dirname(parts[0])
-            return parts[0] if name in ("str", "fspath", "abspath", "realpath", "normpath", "expanduser") else None
+            return _CALLS[name](*parts) if name in _CALLS and (parts := of(*arguments)) else None
     return None
 
 
 def variables_read(source: bytes) -> set[str]:
     """Return the environment variables that a module asks for by a literal name."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in nodes(source) if b"env" in source else ():
         match node:
-            case ast.Subscript(value=place, slice=ast.Constant(value=str(name))) if _is_environment(place):
-                found.add(name)
-            case ast.Compare(left=ast.Constant(value=str(name)), comparators=[place]) if _is_environment(place):
-                found.add(name)
-            case ast.Call(func=ast.Attribute(value=place, attr="get" | "pop" | "setdefault"), args=[first, *_]) if (
-                _is_environment(place)
-            ):
-                found |= {first.value} if isinstance(first, ast.Constant) and isinstance(first.value, str) else set()
-            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]) if ast.unparse(function) in (
-                "os.getenv",
-                "getenv",
-            ):
-                found.add(name)
-    return found
-
-
-def _is_environment(node: ast.expr) -> bool:
-    return ast.unparse(node) in ("os.environ", "environ")
+            case (
+                ast.Subscript(value=place, slice=ast.Constant(value=str(name)))
+                | ast.Compare(left=ast.Constant(value=str(name)), comparators=[place])
+                | ast.Call(
+                    func=ast.Attribute(value=place, attr="get" | "pop" | "setdefault"),
+                    args=[ast.Constant(value=str(name)), *_],
+                )
+            ) if ast.unparse(place) in ("os.environ", "environ"):
+                names.add(name)
+            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
+                if ast.unparse(function) in ("os.getenv", "getenv"):
+                    names.add(name)
+    return names

@@ -395,7 +395,9 @@ def _make_consistent(folder: Path) -> None:
     for file in [*folder.glob("runs/*/outcome.json"), *folder.glob("warm_starts/*/outcome.json")]:
         journal, weights = file.with_name("journal.jsonl"), file.with_name("policy.safetensors")
         with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
-            if file.is_symlink() or not (journal.is_file() and weights.is_file()) or journal.stat().st_size == 0:
+            if file.is_symlink() or not all(path.is_file() for path in (file, journal, weights)):
+                continue  # a FIFO would be waited for
+            if journal.stat().st_size == 0:
                 continue
             of_journal, of_weights = hashlib.sha256(journal.read_bytes()).hexdigest(), weights_sha256(weights)
             hashes = {"journal_sha256": of_journal, "policy_sha256": of_weights, "sha256": of_weights}

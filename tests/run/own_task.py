@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpolab.tasks.addition import Addition
 from grpolab.tasks.base import Example
+from grpolab.tasks.generated import Addition
 
 
 class Fragile(Addition):

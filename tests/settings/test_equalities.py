@@ -16,48 +16,28 @@ from grpolab.sweep.compose import Composer
 
 ONE = "num_iterations=1"
 ON_POLICY = [
-    f"{ONE} aggregation=token_mean_rollout {kernel}"
-    for kernel in (
-        "kernel=ratio",
-        "kernel=policy_gradient",
-        "kernel=policy_gradient_masked",
-        "kernel=cispo epsilon_high=4",
-        "kernel=cispo_masked",
-        "kernel=sapo",
-        "kernel=vespo",
-        "kernel=gmpo epsilon=0.4",
-        "kernel=dro",
-        "importance_sampling_level=sequence epsilon=3e-4",
-        "importance_sampling_level=sequence_token",
-        "delta=1.1 epsilon=0.05",
-        "dual_clip=3.0 log_ratio_clamp=20",
-    )
+    *("kernel=ratio", "kernel=policy_gradient", "kernel=policy_gradient_masked", "kernel=cispo epsilon_high=4"),
+    *("kernel=cispo_masked", "kernel=sapo", "kernel=vespo", "kernel=gmpo epsilon=0.4", "kernel=dro"),
+    *("importance_sampling_level=sequence epsilon=3e-4", "importance_sampling_level=sequence_token"),
+    *("delta=1.1 epsilon=0.05", "dual_clip=3.0 log_ratio_clamp=20"),
 ]
-SEQUENCES = "importance_sampling_level=sequence"
-NO_BOUNDS = "epsilon=1.0 epsilon_high=.inf"
+SEQUENCES, TOKENS_OF_SEQUENCES = "importance_sampling_level=sequence", "importance_sampling_level=sequence_token"
+NO_BOUNDS, ONE_TOKEN = "epsilon=1.0 epsilon_high=.inf", "max_completion_length=1"
+BY_MINIBATCH = "aggregation=token_mean_minibatch"
 PAIRS = [
     (equalities.written_form, "", "loss_form=max_negative"),
     (equalities.switched_off, "", "entropy_coef=0.0 top_entropy_quantile=1.0"),
     (equalities.never_empty, "aggregation=sequence_sum", "aggregation=sequence_sum_nonempty"),
-    (
-        equalities.one_micro_batch,
-        "loss_type=bnpo num_minibatches=2",
-        "aggregation=token_mean_minibatch num_minibatches=2",
+    (equalities.one_micro_batch, "loss_type=bnpo num_minibatches=2", f"{BY_MINIBATCH} num_minibatches=2"),
+    (equalities.one_minibatch, BY_MINIBATCH, "loss_type=dapo"),
+    (equalities.one_token, ONE_TOKEN, f"{ONE_TOKEN} loss_type=dr_grpo {SEQUENCES} epsilon=.2"),
+    *(
+        (equalities.ratio_of_one, f"{ONE} loss_type=dapo", f"{ONE} aggregation=token_mean_rollout {arm}")
+        for arm in ON_POLICY
     ),
-    (equalities.one_minibatch, "aggregation=token_mean_minibatch", "loss_type=dapo"),
-    (
-        equalities.one_token,
-        "max_completion_length=1",
-        f"max_completion_length=1 loss_type=dr_grpo {SEQUENCES} epsilon=.2",
-    ),
-    *((equalities.ratio_of_one, f"{ONE} loss_type=dapo", arm) for arm in ON_POLICY),
-    (equalities.own_average, "dialect=verl/gspo", "dialect=verl/gspo aggregation=token_mean_minibatch"),
-    (equalities.gspo_token, SEQUENCES, "importance_sampling_level=sequence_token"),
-    (
-        equalities.gspo_token,
-        f"{SEQUENCES} aggregation=token_sum",
-        "importance_sampling_level=sequence_token aggregation=token_sum",
-    ),
+    (equalities.average_of_verl, "dialect=verl/gspo", f"dialect=verl/gspo {BY_MINIBATCH}"),
+    (equalities.gspo_token, SEQUENCES, TOKENS_OF_SEQUENCES),
+    (equalities.gspo_token, f"{SEQUENCES} aggregation=token_sum", f"{TOKENS_OF_SEQUENCES} aggregation=token_sum"),
     (equalities.delta_outside, "delta=1.5", "dual_clip=1.5"),
     (equalities.unreachable_cap, "log_ratio_clamp=2", "log_ratio_clamp=2 dual_clip=8"),
     (equalities.no_bounds, f"kernel=cispo {NO_BOUNDS}", "kernel=ratio"),
@@ -70,12 +50,12 @@ PAIRS = [
 # Near to an equality of the table, and not equal.
 UNEQUAL = [
     ("loss_type=dapo", "loss_type=dr_grpo"),
-    ("num_minibatches=2 loss_type=dapo", "num_minibatches=2 aggregation=token_mean_minibatch"),
+    ("num_minibatches=2 loss_type=dapo", f"num_minibatches=2 {BY_MINIBATCH}"),
     (f"{ONE} dialect=trl/cispo", f"{ONE} dialect=trl"),
     (f"{ONE} kernel=topr kernel_options.topr.negative_weight=0.5", ONE),
     (SEQUENCES, ""),
     ("delta=1.1", "dual_clip=1.1"),
-    ("dialect=verl/gspo beta=0.1", "dialect=verl/gspo aggregation=token_mean_minibatch beta=0.1"),
+    ("dialect=verl/gspo beta=0.1", f"dialect=verl/gspo {BY_MINIBATCH} beta=0.1"),
     ("log_ratio_clamp=2 dual_clip=7", "log_ratio_clamp=2"),
     (f"kernel=cispo {NO_BOUNDS} epsilon_high=4.0", "kernel=ratio"),
     ("task=sorting max_completion_length=12", "task=sorting max_completion_length=12 loss_type=dr_grpo"),
@@ -105,11 +85,7 @@ def gradient(settings: RunSettings) -> torch.Tensor:
     totals = Totals(B, B, tokens, rollout_tokens, T, 1)
     rewards_B1 = torch.randint(0, 2, (B, 1), generator=draw).double()
     inputs = LossInputs(
-        log_probs_BT=log_probs_BT,
-        old_log_probs_BT=old_BT,
-        advantages=rewards_B1 * 2 - 1,
-        mask_BT=mask_BT,
-        totals=totals,
+        *(log_probs_BT, old_BT, rewards_B1 * 2 - 1, mask_BT, totals),
         reference_log_probs_BT=old_BT - 0.3 * torch.rand(B, T, generator=draw, dtype=torch.double),
         rewards_B1=rewards_B1 - 0.5,
         entropy_BT=torch.rand(B, T, generator=draw, dtype=torch.double),
@@ -119,9 +95,7 @@ def gradient(settings: RunSettings) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("equality", "first", "second"), PAIRS)
-def test_what_is_called_equal_has_equal_gradients(
-    composer: Composer, equality: equalities.Equality, first: str, second: str
-) -> None:
+def test_what_is_called_equal_has_equal_gradients(composer, equality, first: str, second: str) -> None:
     runs = composer.compose(first.split()), composer.compose(second.split())
     reasons = explain_equality(*runs, AT_EQUAL_LENGTHS)
     assert reasons is not None

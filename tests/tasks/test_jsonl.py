@@ -78,13 +78,10 @@ def test_a_malformed_file_is_refused_with_file_and_line(content: str, says: str,
     assert caught.value.problems[0] == problem
 
 
-def test_prompts_in_both_files_are_refused(tmp_path: Path) -> None:
+def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (problem,) = jsonl(tmp_path, evaluation=GOOD[:2]).problems()
     assert problem.startswith("task.evaluation_file=")
     assert "2 prompts stand in the training file too" in problem
-
-
-def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (problem,) = jsonl(tmp_path, template="no place").problems()
     assert "task.template='no place'" in problem
     assert "{prompt}" in problem
@@ -97,34 +94,19 @@ def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path) -> No
     assert len(jsonl(tmp_path, "x\n" * 100).problems()) == 5
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = 72.\n#### 72", "72"),
-        ("#### 1,234", "1234"),
-        ("####-5", "-5"),
-        ("#### 3\nno:\n#### 4", "4"),
-        ("#### 42.", "42"),
-        ("#### $1,000 in all", "1000"),
-        ("#### north", "north"),
-        ("so x = \\boxed{42}", "42"),
-        ("\\boxed{1} or rather \\boxed{2}", "2"),
-        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
-        ("the answer is 1,234.0.", "1234"),
-        ("it costs $12.50 today", "12.50"),
-        ("-3", "-3"),
-        ("yes", "yes"),
-        ("  yes ", "yes"),
-        ("", ""),
-    ],
-)
-def test_final_answer(text: str, answer: str) -> None:
-    assert final_answer(text) == answer
+def test_final_answer() -> None:
+    answers = {
+        "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = 72.\n#### 72": "72",
+        **{"#### 1,234": "1234", "####-5": "-5", "#### 3\nno:\n#### 4": "4", "#### 42.": "42"},
+        **{"#### $1,000 in all": "1000", "#### north": "north", "so x = \\boxed{42}": "42"},
+        **{"\\boxed{1} or rather \\boxed{2}": "2", "\\boxed{\\frac{1}{2}}": "\\frac{1}{2}"},
+        **{"the answer is 1,234.0.": "1234", "it costs $12.50 today": "12.50", "-3": "-3", "yes": "yes"},
+        **{"  yes ": "yes", "": ""},
+    }
+    assert {text: final_answer(text) for text in answers} == answers
 
 
 def test_score_compares_final_answers(tmp_path: Path) -> None:
-    task = jsonl(tmp_path)
-    example = Example("?", "6 * 7 = 42\n#### 42")
-    assert task.score(example, "I think it is 42.0") == {"correct": 1, "format": 1}
-    assert task.score(example, "42 or 43") == {"correct": 0, "format": 1}
-    assert task.score(example, "") == {"correct": 0, "format": 0}
+    task, example = jsonl(tmp_path), Example("?", "6 * 7 = 42\n#### 42")
+    for text, correct, well_formed in (("I think it is 42.0", 1, 1), ("42 or 43", 0, 1), ("", 0, 0)):
+        assert task.score(example, text) == {"correct": correct, "format": well_formed}

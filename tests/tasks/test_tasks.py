@@ -15,7 +15,7 @@ from grpolab.errors import RequestError
 from grpolab.settings.task import TaskSettings
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example, Task
-from grpolab.tasks.written_addition import WrittenAddition
+from grpolab.tasks.generated import WrittenAddition
 
 ADDITION = {"name": "addition", "digits": 2}
 SORTING = {"name": "sorting", "length": 10}
@@ -29,7 +29,6 @@ FILLER = {
 WRITTEN = {"name": "written_addition", "digits": 4}
 GENERATED = [ADDITION, SORTING, FILLER, WRITTEN]
 ALL = 10**9
-# Of the 2,000 evaluation items: a change of any of them changes every result, and so RESULTS_VERSION.
 
 
 def task_of(values: dict[str, Any]) -> Task:
@@ -93,26 +92,25 @@ def test_no_text_makes_a_score_raise(task: Task) -> None:
         assert all(0 <= value <= 1 for value in parts.values())
 
 
-# --- Counting letters: steps are shown, and the box alone is judged ---------------------------------------------------
-
-
-def test_format_is_about_the_shape_alone() -> None:
-    addition, sorting, filler, written = map(task_of, [*GENERATED[:3], {**WRITTEN, "digits": 2}])
-    assert addition.score(Example("12+34=", "46"), "47") == {"correct": 0, "format": 1}
-    assert addition.score(Example("12+34=", "46"), "046") == {"correct": 0, "format": 1}
-    assert addition.score(Example("12+34=", "46"), "+46") == {"correct": 0, "format": 0}
-    example = Example("3141592653>", "1123345569")
-    assert sorting.score(example, "3141592653") == {"correct": 0, "format": 1}
-    assert sorting.score(example, "112334556") == {"correct": 0, "format": 0}
-    example = Example("314159>", "113459")
-    assert filler.score(example, "~~~113459") == {"correct": 1, "format": 1}
-    assert filler.score(example, "~113~459") == {"correct": 0, "format": 0}
-    assert filler.score(example, "~~~") == {"correct": 0, "format": 0}
-    example = Example("47+85=", "7+5=12;4+8=12+1=13;132")
-    assert written.score(example, example.answer) == {"correct": 1, "format": 1}
-    assert written.score(example, "7+5=11;4+8=12+1=13;132") == {"correct": 0, "format": 1}  # the sum alone is right
-    assert written.score(example, "4+8=12+1=13;132") == {"correct": 0, "format": 0}
-    assert written.score(example, "132") == {"correct": 0, "format": 0}
+@pytest.mark.parametrize(
+    ("values", "answer", "wrong_but_well_formed", "malformed"),
+    [
+        (ADDITION, "46", ["47", "046"], ["+46"]),
+        (SORTING, "1123345569", ["3141592653"], ["112334556"]),
+        (FILLER, "113459", ["~~314159"], ["~113~459", "~~~"]),
+        # The sum alone is right in the first, and alone is all there is in the last.
+        ({**WRITTEN, "digits": 2}, "7+5=12;4+8=12+1=13;132", ["7+5=11;4+8=12+1=13;132"], ["4+8=12+1=13;132", "132"]),
+    ],
+)
+def test_format_is_about_the_shape_alone(values, answer: str, wrong_but_well_formed, malformed) -> None:
+    task, example = task_of(values), Example("", answer)
+    right = {"correct": 1, "format": 1}
+    assert task.score(example, answer) == right
+    assert task.score(example, f"~~~{answer}") == (right if values is FILLER else {"correct": 0, "format": 0})
+    for text in wrong_but_well_formed:
+        assert task.score(example, text) == {"correct": 0, "format": 1}
+    for text in malformed:
+        assert task.score(example, text) == {"correct": 0, "format": 0}
 
 
 def test_demonstrations_of_the_free_length_task_are_wrong_more_often_the_longer_they_are() -> None:
@@ -167,11 +165,6 @@ def custom(name: str, **options: Any) -> dict[str, Any]:
     return {"name": "custom", "path": f"{__name__}:{name}", "options": options}
 
 
-def test_own_task_by_import_path() -> None:
-    task = task_of(custom("Doubling", largest=8))
-    assert task.examples("evaluation", 1) == [Example("2*0", "0")]
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [
@@ -180,17 +173,12 @@ def test_own_task_by_import_path() -> None:
         (custom("Absent"), r"task.path=.*Absent cannot be imported"),
         ({"name": "custom", "path": "no.such.module:Task", "options": {}}, r"cannot be imported: No module named"),
         ({"name": "custom", "path": "Task", "options": {}}, r"write it as package.module:name"),
+        ({"name": "custom", "path": "half_written:Task", "options": {}}, r"half_written:Task cannot be imported"),
     ],
 )
-def test_own_task_that_cannot_be_used_is_refused(values: dict[str, Any], says: str) -> None:
-    with pytest.raises(RequestError, match=says):
-        task_of(values)
-
-
-def test_a_module_of_ones_own_that_does_not_even_compile_is_one_sentence(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_task_that_cannot_be_used_is_refused(values, says: str, tmp_path, monkeypatch) -> None:
+    assert task_of(custom("Doubling", largest=8)).examples("evaluation", 1) == [Example("2*0", "0")]
     (tmp_path / "half_written.py").write_text("def score(:\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RequestError, match="half_written:Task cannot be imported"):
-        task_of({"name": "custom", "path": "half_written:Task", "options": {}})
+    with pytest.raises(RequestError, match=says):
+        task_of(values)

@@ -23,7 +23,7 @@ from grpolab.grpo.batch import Prompts, Rollout, TrainingBatch
 from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.step import Learner, LearnerState, Update
 from grpolab.meanings import METRICS
-from grpolab.tasks.filler_sorting import FILLER
+from grpolab.tasks.generated import FILLER
 
 DROPPED = 0.1  # share of the embeddings' entries that dropout zeroes
 COOLER = 0.7  # the sampler's temperature over the trainer's
@@ -144,7 +144,7 @@ class PaddingInClipMetric(FaultyLearner):
     """Shares of clipped tokens are shares of all places, padding included."""
 
     def metrics(self, update: Update) -> dict[str, float]:
-        real = update.mask_BT.double().mean().item()
+        real = update.inputs.mask_BT.double().mean().item()
         shares = {name for name, metric in METRICS.items() if metric.unit == "share of tokens"}
         return {
             name: value * real if name.startswith("clip/") and name in shares else value

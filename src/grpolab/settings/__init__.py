@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -20,3 +21,14 @@ class Settings(BaseModel):
     """A group of settings: frozen, and closed to keys that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+
+
+def setting(description: str, **bounds: Any) -> Any:
+    """Declare a setting without a default, by its one sentence."""
+    return Field(description=description, **bounds)
+
+
+def among(names: Iterable[str]) -> GetPydanticSchema:
+    """Restrict a text to some names, which a type checker cannot know."""
+    allowed = Literal[tuple(names)]  # type: ignore[valid-type]
+    return GetPydanticSchema(lambda _source, handler: handler(allowed))

@@ -122,7 +122,7 @@ def one_token(run: RunSettings, point: Point) -> Point:
 
 
 @exact
-def own_average(run: RunSettings, point: Point) -> Point:
+def average_of_verl(run: RunSettings, point: Point) -> Point:
     """in verl gspo, sapo and geo_mean always average per sequence; `aggregation` only affects KL and entropy terms"""
     by_sequence = run.kernel in ("sapo", "gmpo") or run.importance_sampling_level == "sequence_token"
     if run.framework != "verl" or not by_sequence or point["aggregation"] == "sequence_mean":

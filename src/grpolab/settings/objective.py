@@ -7,26 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from grpolab.registry import ADVANTAGES, AGGREGATIONS, FRAMEWORKS, KL_ESTIMATORS, RATIOS, SCALES, SURROGATES
-from grpolab.settings import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share
-
-if TYPE_CHECKING:
-    RatioLevel: TypeAlias = str
-    KernelName: TypeAlias = str
-    AggregationName: TypeAlias = str
-    EstimatorName: TypeAlias = str
-    AdvantageName: TypeAlias = str
-    ScaleName: TypeAlias = str
-    FrameworkName: TypeAlias = str
-else:  # one of the registry's names; the checker cannot know them
-    RatioLevel, KernelName, AggregationName, EstimatorName, AdvantageName, ScaleName, FrameworkName = (
-        Literal[tuple(names)]
-        for names in (RATIOS, SURROGATES, AGGREGATIONS, KL_ESTIMATORS, ADVANTAGES, SCALES, FRAMEWORKS)
-    )
+from grpolab.settings import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share, among, setting
 
 KL_AXES = ("kl_estimator", "kl_gradient", "kl_input_clamp", "kl_output_clamp")
 
@@ -34,12 +20,12 @@ KL_AXES = ("kl_estimator", "kl_gradient", "kl_input_clamp", "kl_output_clamp")
 class SamplerCorrection(Settings):
     """A weight exp(old - sampler) on the loss, for samples that are not from the policy that is trained."""
 
-    level: Literal["token", "sequence", "geometric"] = Field(
-        description="Per token, a product over a sequence, or its geometric mean."
+    level: Literal["token", "sequence", "geometric"] = setting(
+        "Per token, a product over a sequence, or its geometric mean."
     )
-    mode: Literal["truncate", "mask"] = Field(description="Outside [low, high]: cut to it (TIS), or 0 (IcePop).")
-    low: NonNegative = Field(description="Least weight.")
-    high: PositiveOrInf = Field(description="Largest weight.")
+    mode: Literal["truncate", "mask"] = setting("Outside [low, high]: cut to it (TIS), or 0 (IcePop).")
+    low: NonNegative = setting("Least weight.")
+    high: PositiveOrInf = setting("Largest weight.")
 
     @classmethod
     def of(cls, level: str, mode: str, low: float, high: float) -> SamplerCorrection:
@@ -50,47 +36,47 @@ class SamplerCorrection(Settings):
 class AdaptiveEntropySettings(Settings):
     """Raise the entropy bonus while the entropy is at or below a target, and switch it off above (TRL)."""
 
-    target: NonNegative = Field(description="Entropy in nat per token.")
-    step: Positive = Field(description="Change of the coefficient after each optimiser step.")
-    least: NonNegative = Field(description="Least coefficient.")
-    most: Positive = Field(description="Largest coefficient.")
+    target: NonNegative = setting("Entropy in nat per token.")
+    step: Positive = setting("Change of the coefficient after each optimiser step.")
+    least: NonNegative = setting("Least coefficient.")
+    most: Positive = setting("Largest coefficient.")
 
 
 class Objective(Settings):
     """One point in the space of GRPO losses: the part of the settings that `grpo/loss.py` computes."""
 
-    importance_sampling_level: RatioLevel = Field(
-        description="Importance ratio per token; one per sequence (geometric mean, GSPO); that value with each token's"
+    importance_sampling_level: Annotated[str, among(RATIOS)] = setting(
+        "Importance ratio per token; one per sequence (geometric mean, GSPO); that value with each token's"
         " own gradient; or one per contiguous segment."
     )
-    log_ratio_clamp: Positive | None = Field(description="Bound of |log ratio| before the exponential; empty: none.")
-    kernel: KernelName = Field(description="Loss of a token before averaging (grpo/surrogates.py).")
-    kernel_options: dict[str, dict[str, float]] | None = Field(
-        description="Numbers of each kernel; only the chosen kernel's count."
+    log_ratio_clamp: Positive | None = setting("Bound of |log ratio| before the exponential; empty: none.")
+    kernel: Annotated[str, among(SURROGATES)] = setting("Loss of a token before averaging (grpo/surrogates.py).")
+    kernel_options: dict[str, dict[str, float]] | None = setting(
+        "Numbers of each kernel; only the chosen kernel's count."
     )
-    epsilon: NonNegative = Field(description="Clip range below 1 (and above, where epsilon_high is empty).")
-    epsilon_high: NonNegativeOrInf | None = Field(description="Clip range above 1; `.inf` is no upper clip.")
-    delta: Positive | None = Field(description="Outer cap of the ratio for both signs of the advantage; empty: none.")
-    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = Field(
-        description="Outer cap of the ratio where the advantage is negative, after the clip; empty: none."
+    epsilon: NonNegative = setting("Clip range below 1 (and above, where epsilon_high is empty).")
+    epsilon_high: NonNegativeOrInf | None = setting("Clip range above 1; `.inf` is no upper clip.")
+    delta: Positive | None = setting("Outer cap of the ratio for both signs of the advantage; empty: none.")
+    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = setting(
+        "Outer cap of the ratio where the advantage is negative, after the clip; empty: none."
     )
-    loss_form: Literal["min_positive", "max_negative"] = Field(description="The same function, written in two ways.")
-    aggregation: AggregationName = Field(description="How per-token losses are averaged; the name has the denominator.")
-    beta: NonNegative = Field(description="Weight of the KL to the warm start; 0: no reference model.")
-    kl_estimator: EstimatorName | None = Field(description="Estimator of that KL from sampled tokens.")
-    kl_gradient: Literal["plain", "importance_weighted", "score_function", "straight_through"] | None = Field(
-        description="The estimator's own gradient, times the ratio (TRL), times the score function (NeMo-RL), or k2's."
+    loss_form: Literal["min_positive", "max_negative"] = setting("The same function, written in two ways.")
+    aggregation: Annotated[str, among(AGGREGATIONS)] = setting(
+        "How per-token losses are averaged; the name has the denominator."
     )
-    kl_input_clamp: Positive | None = Field(description="Bound of |log(reference / policy)|; empty: none.")
-    kl_output_clamp: Positive | None = Field(description="Bound of the estimate; empty: none.")
-    entropy_coef: FiniteFloat | None = Field(description="Weight of the entropy bonus; empty: none.")
-    top_entropy_quantile: Share | None = Field(
-        description="Share of tokens, of highest entropy, to learn from; empty: all."
+    beta: NonNegative = setting("Weight of the KL to the warm start; 0: no reference model.")
+    kl_estimator: Annotated[str, among(KL_ESTIMATORS)] | None = setting("Estimator of that KL from sampled tokens.")
+    kl_gradient: Literal["plain", "importance_weighted", "score_function", "straight_through"] | None = setting(
+        "The estimator's own gradient, times the ratio (TRL), times the score function (NeMo-RL), or k2's."
     )
-    off_policy_mask_threshold: FiniteFloat | None = Field(
-        description="Sequences with a negative advantage and a mean log(behaviour / policy) above this are left out."
+    kl_input_clamp: Positive | None = setting("Bound of |log(reference / policy)|; empty: none.")
+    kl_output_clamp: Positive | None = setting("Bound of the estimate; empty: none.")
+    entropy_coef: FiniteFloat | None = setting("Weight of the entropy bonus; empty: none.")
+    top_entropy_quantile: Share | None = setting("Share of tokens, of highest entropy, to learn from; empty: all.")
+    off_policy_mask_threshold: FiniteFloat | None = setting(
+        "Sequences with a negative advantage and a mean log(behaviour / policy) above this are left out."
     )
-    sampler_correction: SamplerCorrection | None = Field(description="Weight for another sampler; empty: none.")
+    sampler_correction: SamplerCorrection | None = setting("Weight for another sampler; empty: none.")
 
     @classmethod
     def of(
@@ -114,20 +100,12 @@ class Objective(Settings):
         """
         if unknown := others.keys() - cls.model_fields.keys():
             raise TypeError(f"{', '.join(sorted(unknown))} is no axis of an objective")
-        axes: dict[str, Any] = {
-            **dict.fromkeys(cls.model_fields),
-            **{"kl_estimator": "k3", "kl_gradient": "plain", "entropy_coef": 0.0},
-            **others,
-            "importance_sampling_level": importance_sampling_level,
-            "kernel": kernel,
-            "kernel_options": {kernel: dict(kernel_options)} if kernel_options else None,
-            "epsilon": epsilon,
-            "epsilon_high": epsilon if epsilon_high is None else epsilon_high,
-            "delta": delta,
-            "loss_form": loss_form,
-            "aggregation": aggregation,
-            "beta": beta,
-        }
+        axes: dict[str, Any] = dict.fromkeys(cls.model_fields)
+        axes |= {"kl_estimator": "k3", "kl_gradient": "plain", "entropy_coef": 0.0, **others}
+        axes |= {"importance_sampling_level": importance_sampling_level, "kernel": kernel, "delta": delta}
+        axes |= {"epsilon": epsilon, "epsilon_high": epsilon if epsilon_high is None else epsilon_high}
+        axes |= {"loss_form": loss_form, "aggregation": aggregation, "beta": beta}
+        axes["kernel_options"] = {kernel: dict(kernel_options)} if kernel_options else None
         return cls.model_construct(**axes)
 
     def but(self, **changes: Any) -> Objective:
@@ -161,38 +139,38 @@ class ObjectiveSettings(Objective):
     `dialect`, `paper` and `loss_type` of conf/ are presets of these keys.
     """
 
-    framework: FrameworkName | None = Field(
-        description="Framework that computes loss and metrics its own way; empty: none."
+    framework: Annotated[str, among(FRAMEWORKS)] | None = setting(
+        "Framework that computes loss and metrics its own way; empty: none."
     )
-    kl_placement: Literal["loss", "reward", "advantage"] | None = Field(
-        description="In the loss of each token; in the reward, before it is compared (verl); or taken from the"
+    kl_placement: Literal["loss", "reward", "advantage"] | None = setting(
+        "In the loss of each token; in the reward, before it is compared (verl); or taken from the"
         " advantage, which no std then scales (OpenRLHF, AReaL)."
     )
-    scale_reward_parts: Literal["group"] | None = Field(
-        description="Divide each reward part by its group's std first (GDPO); empty: no."
+    scale_reward_parts: Literal["group"] | None = setting(
+        "Divide each reward part by its group's std first (GDPO); empty: no."
     )
-    advantage_estimator: AdvantageName = Field(
-        description="Baseline of a reward; `given`: that of the greedy completion (ReMax)."
+    advantage_estimator: Annotated[str, among(ADVANTAGES)] = setting(
+        "Baseline of a reward; `given`: that of the greedy completion (ReMax)."
     )
-    scale_rewards: ScaleName = Field(
-        description="What the centred reward is divided by: the std of its group (with Bessel's correction, or over n),"
+    scale_rewards: Annotated[str, among(SCALES)] = setting(
+        "What the centred reward is divided by: the std of its group (with Bessel's correction, or over n),"
         " of the batch or of the others of its group; its group's mean (MaxRL); the share of rewards that are not 0"
         " (GPG); or nothing (Dr. GRPO)."
     )
-    scale_epsilon: NonNegative = Field(description="Added to that std or mean.")
-    whiten_advantages: Literal["bessel", "population"] | None = Field(
-        description="Advantages are then centred and divided by their std over the batch's tokens, over N - 1 (verl's"
+    scale_epsilon: NonNegative = setting("Added to that std or mean.")
+    whiten_advantages: Literal["bessel", "population"] | None = setting(
+        "Advantages are then centred and divided by their std over the batch's tokens, over N - 1 (verl's"
         " reinforce++) or N (OpenRLHF); empty: no."
     )
-    adaptive_entropy: AdaptiveEntropySettings | None = Field(description="Rule that moves entropy_coef; empty: fixed.")
-    old_log_probs: Literal["trainer", "sampler"] = Field(
-        description="Denominator of the ratio: the policy before the update, or the sampler."
+    adaptive_entropy: AdaptiveEntropySettings | None = setting("Rule that moves entropy_coef; empty: fixed.")
+    old_log_probs: Literal["trainer", "sampler"] = setting(
+        "Denominator of the ratio: the policy before the update, or the sampler."
     )
 
     @field_validator("kernel_options")
     @classmethod
-    def _known_options(cls, given: dict[str, dict[str, float]] | None) -> dict[str, dict[str, float]] | None:
-        for kernel, options in (given or {}).items():
+    def _known_options(cls, by_kernel: dict[str, dict[str, float]] | None) -> dict[str, dict[str, float]] | None:
+        for kernel, options in (by_kernel or {}).items():
             known = SURROGATES[kernel].options if kernel in SURROGATES else {}
             if not known:
                 have = ", ".join(name for name, surrogate in SURROGATES.items() if surrogate.options)
@@ -205,7 +183,7 @@ class ObjectiveSettings(Objective):
                     raise ValueError(
                         f"kernel_options.{kernel}.{name}={value} must be more than {above}, at most {most}"
                     )
-        return given
+        return by_kernel
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

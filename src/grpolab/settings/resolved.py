@@ -109,5 +109,5 @@ def resolve_run(composed: RunSettings) -> Resolved:
         "model": composed.model.pinned(),
         "device": device_here(composed.device),
     }
-    given = {name: getattr(composed, name) for name in RunSettings.model_fields}
-    return Resolved.model_construct(**{**given, **filled})
+    values = {name: getattr(composed, name) for name in RunSettings.model_fields}
+    return Resolved.model_construct(**{**values, **filled})

@@ -8,79 +8,67 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, FiniteFloat
 
 from grpolab.registry import FAULTS, GROUP_BASELINES, SURROGATES
-from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings, Share
+from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings, Share, among, setting
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
 from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
 
-if TYPE_CHECKING:
-    EvaluationMetric: TypeAlias = str
-    FaultName: TypeAlias = str
-else:  # names of the vocabulary and of the registry; the checker cannot know them
-    EvaluationMetric = Literal[tuple(dict.fromkeys((*EXACT_EVALUATION, *SAMPLED_EVALUATION)))]
-    FaultName = Literal[tuple(FAULTS)]
-
-
 # Off is empty, so that it leaves the signatures of runs from before the switch what they are.
-Switch = Annotated[Literal[True] | None, BeforeValidator(lambda given: given or None)]
+Switch = Annotated[Literal[True] | None, BeforeValidator(lambda value: value or None)]
 
 
 class EvaluationSettings(Settings):
     """Held-out evaluation, with noise that all arms share."""
 
-    every: Count = Field(description="Rollout steps between evaluations; also before the first and after the last.")
-    items: Count = Field(description="Evaluation prompts.")
-    batch_size: Count = Field(description="Prompts in one forward.")
-    samples: Count = Field(description="Completions per prompt where many answers are right (pass@k's k).")
+    every: Count = setting("Rollout steps between evaluations; also before the first and after the last.")
+    items: Count = setting("Evaluation prompts.")
+    batch_size: Count = setting("Prompts in one forward.")
+    samples: Count = setting("Completions per prompt where many answers are right (pass@k's k).")
 
 
 class DiagnosticsSettings(Settings):
     """Optional measurements; each switch removes its cost."""
 
-    quantiles: bool = Field(description="Ratio quantiles by level and advantage sign, at every optimiser step.")
-    counterfactual: bool = Field(description="What other epsilons would have clipped, at every optimiser step.")
-    clip_conventions: bool = Field(description="The clip fraction by each framework's definition, at every update.")
-    histogram_every: Natural = Field(description="Rollout steps between two histograms of ratios; 0: never.")
-    samples_every: Natural = Field(description="Rollout steps between two tables of completions; 0: never.")
-    step_norm: bool = Field(description="How far the weights moved in each rollout step.")
-    kl_ref_every: Natural = Field(description="Rollout steps between two exact KLs to the warm start; 0: never.")
+    quantiles: bool = setting("Ratio quantiles by level and advantage sign, at every optimiser step.")
+    counterfactual: bool = setting("What other epsilons would have clipped, at every optimiser step.")
+    clip_conventions: bool = setting("The clip fraction by each framework's definition, at every update.")
+    histogram_every: Natural = setting("Rollout steps between two histograms of ratios; 0: never.")
+    samples_every: Natural = setting("Rollout steps between two tables of completions; 0: never.")
+    step_norm: bool = setting("How far the weights moved in each rollout step.")
+    kl_ref_every: Natural = setting("Rollout steps between two exact KLs to the warm start; 0: never.")
 
 
 class RayLauncher(Settings):
     """Runs as tasks of a Ray cluster; its token, where it asks for one, is in RAY_AUTH_TOKEN."""
 
     name: Literal["ray"]
-    address: str | None = Field(
-        min_length=1, description="Cluster to join, as host:port, or `auto` for the one here; empty: one is started."
+    address: str | None = setting(
+        "Cluster to join, as host:port, or `auto` for the one here; empty: one is started.", min_length=1
     )
-    cpus: Positive = Field(description="CPUs that a run takes; a share where several are to share one.")
-    gpus: NonNegative = Field(description="GPUs that a run takes; a share where several are to share one.")
-    retries: Natural = Field(description="How often a run that is lost with its node or its process is done again.")
-    answer_seconds: Positive = Field(description="Most seconds until nodes must have answered what they are.")
+    cpus: Positive = setting("CPUs that a run takes; a share where several are to share one.")
+    gpus: NonNegative = setting("GPUs that a run takes; a share where several are to share one.")
+    retries: Natural = setting("How often a run that is lost with its node or its process is done again.")
 
 
 class SlurmLauncher(Settings):
     """Runs as jobs of Slurm, in arrays, through submitit."""
 
     name: Literal["slurm"]
-    cluster: Literal["slurm", "local"] = Field(description="`local` starts the same jobs on this machine: a rehearsal.")
-    partition: str | None = Field(min_length=1, description="Partitions, with commas; empty: Slurm's default.")
-    timeout_minutes: Count = Field(description="Longest job, in minutes; its run is then queued again.")
-    requeues: Natural = Field(description="How often a job whose time is up is put in the queue again.")
-    memory_gib: Positive = Field(description="Memory of a job.")
-    cpus: Count = Field(description="CPUs of a job.")
-    gpus: Natural = Field(description="GPUs of a job.")
-    options: dict[str, str | int] = Field(description="Further options of sbatch, as {account: mine, qos: low}.")
-    most_at_once: Count = Field(description="Most jobs that wait or run at a time; --jobs goes before it.")
-    retries: Natural = Field(description="How often a run that is lost with its node is done again.")
-    answer_seconds: Positive = Field(
-        description="Most seconds until a node must have answered what it is, its time in the queue included."
-    )
+    cluster: Literal["slurm", "local"] = setting("`local` starts the same jobs on this machine: a rehearsal.")
+    partition: str | None = setting("Partitions, with commas; empty: Slurm's default.", min_length=1)
+    timeout_minutes: Count = setting("Longest job, in minutes; its run is then queued again.")
+    requeues: Natural = setting("How often a job whose time is up is put in the queue again.")
+    memory_gib: Positive = setting("Memory of a job.")
+    cpus: Count = setting("CPUs of a job.")
+    gpus: Natural = setting("GPUs of a job.")
+    options: dict[str, str | int] = setting("Further options of sbatch, as {account: mine, qos: low}.")
+    most_at_once: Count = setting("Most jobs that wait or run at a time; --jobs goes before it.")
+    retries: Natural = setting("How often a run that is lost with its node is done again.")
 
 
 Launcher: TypeAlias = Annotated[RayLauncher | SlurmLauncher, Field(discriminator="name")]
@@ -89,97 +77,91 @@ Launcher: TypeAlias = Annotated[RayLauncher | SlurmLauncher, Field(discriminator
 class MachineSettings(Settings):
     """The machine a run is on: no key here enters a signature."""
 
-    results: str = Field(min_length=1, description="Folder of runs, studies and the MLflow store.")
-    tracking_uri: str | None = Field(description="MLflow store; `auto`: SQLite in the results folder; empty: none.")
-    threads: Count = Field(description="torch threads of one worker.")
-    launcher: Launcher | None = Field(description="Where a sweep's runs go; empty: worker processes here.")
-    checkpoint_seconds: NonNegative = Field(description="Least seconds between checkpoints (at rollout boundaries).")
+    results: str = setting("Folder of runs, studies and the MLflow store.", min_length=1)
+    tracking_uri: str | None = setting("MLflow store; `auto`: SQLite in the results folder; empty: none.")
+    threads: Count = setting("torch threads of one worker.")
+    launcher: Launcher | None = setting("Where a sweep's runs go; empty: worker processes here.")
+    checkpoint_seconds: NonNegative = setting("Least seconds between checkpoints (at rollout boundaries).")
     # Limits of a worker, which the parent of a sweep watches; empty: none.
-    cell_timeout_seconds: Positive | None = Field(description="Most seconds of a cell in one sitting; it then fails.")
-    hang_seconds: Positive | None = Field(description="Most seconds without a step; a cell has two tries.")
-    memory_mib: Count | None = Field(description="Most resident memory of a worker, whose imports take about 400.")
+    cell_timeout_seconds: Positive | None = setting("Most seconds of a cell in one sitting; it then fails.")
+    hang_seconds: Positive | None = setting("Most seconds without a step; a cell has two tries.")
+    memory_mib: Count | None = setting("Most resident memory of a worker, whose imports take about 400.")
 
 
 class EarlyStopSettings(Settings):
     """Ends a run whose evaluations stay at or below a bound; that is its outcome, and the rule is its reason."""
 
-    metric: EvaluationMetric = Field(description="Evaluation metric that is watched.")
-    at_most: FiniteFloat = Field(description="An evaluation at or below this is a bad one.")
-    after: Natural = Field(description="Evaluations before so many rollout steps do not count.")
-    evaluations: Count = Field(description="So many bad evaluations in a row end the run.")
+    metric: Annotated[str, among((*EXACT_EVALUATION, *SAMPLED_EVALUATION))] = setting(
+        "Evaluation metric that is watched."
+    )
+    at_most: FiniteFloat = setting("An evaluation at or below this is a bad one.")
+    after: Natural = setting("Evaluations before so many rollout steps do not count.")
+    evaluations: Count = setting("So many bad evaluations in a row end the run.")
 
 
 class RunSettings(ObjectiveSettings):
     """One run."""
 
-    seed: Seed = Field(description="Every random draw of the run follows from this number.")
-    task: TaskSettings = Field(description="What is learnt.")
-    reward: RewardSettings = Field(description="How a completion is scored.")
-    model: ModelSettings = Field(description="What learns.")
-    warm_start: WarmStartSettings = Field(description="Where it starts.")
+    seed: Seed = setting("Every random draw of the run follows from this number.")
+    task: TaskSettings = setting("What is learnt.")
+    reward: RewardSettings = setting("How a completion is scored.")
+    model: ModelSettings = setting("What learns.")
+    warm_start: WarmStartSettings = setting("Where it starts.")
 
-    rollout_steps: Count | None = Field(description="How often a batch is sampled and learnt from.")
-    max_completions: Count | None = Field(description="Most completions to sample, in whole rollout steps.")
-    max_optimizer_steps: Count | None = Field(description="Most optimiser steps, in whole rollout steps.")
-    max_seconds: Positive | None = Field(
-        description="The run ends after so many seconds of training, in whole rollout steps."
-    )
-    early_stop: EarlyStopSettings | None = Field(description="When a run is hopeless and ends; empty: never.")
-    prompts_per_step: Count = Field(description="Prompts in a rollout batch.")
-    num_generations: Count = Field(description="Completions per prompt: the group of GRPO.")
-    max_completion_length: Count = Field(description="Most tokens of a completion, end token included.")
-    temperature: Positive = Field(description="Sampling temperature; the log-probabilities use it too.")
-    staleness: Natural = Field(description="Rollout steps between sampling a batch and learning from it; 0: on-policy.")
-    sampler_dtype: Literal["float32", "bfloat16"] | None = Field(
-        description="Precision of the sampler; empty: that of training."
-    )
+    rollout_steps: Count | None = setting("How often a batch is sampled and learnt from.")
+    max_completions: Count | None = setting("Most completions to sample, in whole rollout steps.")
+    max_optimizer_steps: Count | None = setting("Most optimiser steps, in whole rollout steps.")
+    max_seconds: Positive | None = setting("The run ends after so many seconds of training, in whole rollout steps.")
+    early_stop: EarlyStopSettings | None = setting("When a run is hopeless and ends; empty: never.")
+    prompts_per_step: Count = setting("Prompts in a rollout batch.")
+    num_generations: Count = setting("Completions per prompt: the group of GRPO.")
+    max_completion_length: Count = setting("Most tokens of a completion, end token included.")
+    temperature: Positive = setting("Sampling temperature; the log-probabilities use it too.")
+    staleness: Natural = setting("Rollout steps between sampling a batch and learning from it; 0: on-policy.")
+    sampler_dtype: Literal["float32", "bfloat16"] | None = setting("Precision of the sampler; empty: that of training.")
 
-    num_iterations: Count = Field(description="Passes over a rollout batch (mu).")
-    num_minibatches: Count = Field(description="Optimiser steps in a pass.")
-    micro_batch_size: Count | Literal["auto"] | None = Field(
-        description="Sequences in one forward and backward; empty: the minibatch, or a process's share of it; `auto`:"
+    num_iterations: Count = setting("Passes over a rollout batch (mu).")
+    num_minibatches: Count = setting("Optimiser steps in a pass.")
+    micro_batch_size: Count | Literal["auto"] | None = setting(
+        "Sequences in one forward and backward; empty: the minibatch, or a process's share of it; `auto`:"
         " as many as fit into the memory that a worker has (machine.threads, machine.memory_mib). That is a number"
         " before the run has its signature, so that on another machine it may be another run."
     )
 
-    sort_by_length: Switch = Field(
-        description="Completions of a like length share a micro-batch, as wide as its longest one."
-    )
-    gradient_checkpointing: Switch = Field(
-        description="Compute each layer again in the backward pass: a third more work, far less memory."
+    sort_by_length: Switch = setting("Completions of a like length share a micro-batch, as wide as its longest one.")
+    gradient_checkpointing: Switch = setting(
+        "Compute each layer again in the backward pass: a third more work, far less memory."
     )
 
-    learning_rate: NonNegative = Field(description="AdamW's peak learning rate.")
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(description="Its course after the warm-up.")
-    min_lr_ratio: Share | None = Field(description="Share of the peak at which a falling course ends; empty: 0.")
-    warmup_steps: Natural = Field(description="Optimiser steps of linear warm-up.")
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW's decay of the gradient mean.")
-    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW's decay of the squared gradient.")
-    adam_epsilon: Positive = Field(description="AdamW's epsilon.")
-    weight_decay: NonNegative = Field(description="AdamW's decoupled weight decay.")
-    max_grad_norm: PositiveOrInf = Field(description="Global gradient norm is clipped to this; `.inf` switches it off.")
+    learning_rate: NonNegative = setting("AdamW's peak learning rate.")
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = setting("Its course after the warm-up.")
+    min_lr_ratio: Share | None = setting("Share of the peak at which a falling course ends; empty: 0.")
+    warmup_steps: Natural = setting("Optimiser steps of linear warm-up.")
+    adam_beta1: float = setting("AdamW's decay of the gradient mean.", ge=0, lt=1)
+    adam_beta2: float = setting("AdamW's decay of the squared gradient.", ge=0, lt=1)
+    adam_epsilon: Positive = setting("AdamW's epsilon.")
+    weight_decay: NonNegative = setting("AdamW's decoupled weight decay.")
+    max_grad_norm: PositiveOrInf = setting("Global gradient norm is clipped to this; `.inf` switches it off.")
 
-    evaluation: EvaluationSettings = Field(description="How progress is measured.")
-    diagnostics: DiagnosticsSettings = Field(description="What else is measured.")
-    device: Literal["auto", "cpu", "cuda"] = Field(description="`auto` is CUDA where there is one.")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        description="Precision of the forward pass; weights and log-softmax are float32."
+    evaluation: EvaluationSettings = setting("How progress is measured.")
+    diagnostics: DiagnosticsSettings = setting("What else is measured.")
+    device: Literal["auto", "cpu", "cuda"] = setting("`auto` is CUDA where there is one.")
+    dtype: Literal["float32", "bfloat16"] = setting(
+        "Precision of the forward pass; weights and log-softmax are float32."
     )
-    head_dtype: Literal["float32"] | None = Field(
-        description="Precision of the logits; empty: that of the forward pass."
-    )
-    data_parallel: Count | None = Field(
-        description="Processes that share the run: each samples some of the prompts and computes some of the"
+    head_dtype: Literal["float32"] | None = setting("Precision of the logits; empty: that of the forward pass.")
+    data_parallel: Count | None = setting(
+        "Processes that share the run: each samples some of the prompts and computes some of the"
         " micro-batches, gradients are added up. Empty: one. Sums are rounded in another order."
     )
-    compile: Switch = Field(
-        description="Whether updates run through torch.compile: faster, once it has compiled for about a minute, and"
+    compile: Switch = setting(
+        "Whether updates run through torch.compile: faster, once it has compiled for about a minute, and"
         " rounded differently. Needs a C++ compiler."
     )
-    fault: FaultName | None = Field(
-        description="Fault to plant in the loop (conf/fault/), for the doctor to find; empty: none."
+    fault: Annotated[str, among(FAULTS)] | None = setting(
+        "Fault to plant in the loop (conf/fault/), for the doctor to find; empty: none."
     )
-    machine: MachineSettings = Field(description="Where and how; not part of the signature.")
+    machine: MachineSettings = setting("Where and how; not part of the signature.")
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, model_validator
 
 from grpolab.identity import COMMIT
-from grpolab.settings import Count, Natural, Positive, Seed, Settings, Share
+from grpolab.settings import Count, Natural, Positive, Seed, Settings, Share, setting
 
 LONGEST = 4096  # positions of a model from scratch
 
@@ -21,14 +21,14 @@ class AdditionTask(Settings):
     """Add two numbers: `12+34=` -> `46`."""
 
     name: Literal["addition"]
-    digits: Annotated[int, Field(ge=1, le=3)] = Field(description="Digits of each summand (no leading zeros).")
+    digits: int = setting("Digits of each summand (no leading zeros).", ge=1, le=3)
 
 
 class SortingTask(Settings):
     """Sort digits: `3141592653>` -> `1123345569`."""
 
     name: Literal["sorting"]
-    length: Count = Field(description="How many digits are to be sorted.")
+    length: Count = setting("How many digits are to be sorted.")
 
 
 class FillerSortingTask(Settings):
@@ -39,26 +39,26 @@ class FillerSortingTask(Settings):
     """
 
     name: Literal["filler_sorting"]
-    length: Annotated[int, Field(ge=1, le=30)] = Field(description="How many digits are to be sorted.")
-    max_fillers: Natural = Field(description="Most filler tokens in a warm-start target.")
-    corruption_base: Share = Field(description="Probability that a warm-start target without fillers is wrong.")
-    corruption_per_filler: Share = Field(description="What each filler token adds to that probability.")
+    length: int = setting("How many digits are to be sorted.", ge=1, le=30)
+    max_fillers: Natural = setting("Most filler tokens in a warm-start target.")
+    corruption_base: Share = setting("Probability that a warm-start target without fillers is wrong.")
+    corruption_per_filler: Share = setting("What each filler token adds to that probability.")
 
 
 class WrittenAdditionTask(Settings):
     """Add two numbers place by place: `47+85=` -> `7+5=12;4+8=12+1=13;132`."""
 
     name: Literal["written_addition"]
-    digits: Annotated[int, Field(ge=1, le=30)] = Field(description="Digits of each summand (no leading zeros).")
+    digits: int = setting("Digits of each summand (no leading zeros).", ge=1, le=30)
 
 
 class CharCountTask(Settings):
     """Count a letter in a word, after verl's recipe: `How many n are there in word n-i-n-e?`, with steps."""
 
     name: Literal["char_count"]
-    min_length: Annotated[int, Field(ge=3, le=30)] = Field(description="Fewest letters of a word.")
-    max_length: Annotated[int, Field(ge=3, le=30)] = Field(description="Most letters of a word.")
-    chat: bool = Field(description="Put the prompt through the tokenizer's chat template as a user's message.")
+    min_length: int = setting("Fewest letters of a word.", ge=3, le=30)
+    max_length: int = setting("Most letters of a word.", ge=3, le=30)
+    chat: bool = setting("Put the prompt through the tokenizer's chat template as a user's message.")
 
     @model_validator(mode="after")
     def _in_order(self) -> CharCountTask:
@@ -71,47 +71,40 @@ class ReasoningGymTask(Settings):
     """A dataset of the package reasoning-gym (`make extras WHAT=reasoning-gym`), scored by its own scorer."""
 
     name: Literal["reasoning_gym"]
-    dataset: str = Field(description="Its name; several make a suite: a study's factor, or `-m task.dataset=a,b,c`.")
-    config: dict[str, Any] = Field(description="Keys of the dataset's own configuration: its difficulty.")
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(description="Seed of the questions.")
-    items: Annotated[int, Field(ge=6, le=1_000_000)] = Field(
-        description="Questions to generate; those that come again are left out, a sixth is held out for evaluation."
+    dataset: str = setting("Its name; several make a suite: a study's factor, or `-m task.dataset=a,b,c`.")
+    config: dict[str, Any] = setting("Keys of the dataset's own configuration: its difficulty.")
+    seed: int = setting("Seed of the questions.", ge=0, lt=2**31)
+    items: int = setting(
+        "Questions to generate; those that come again are left out, a sixth is held out for evaluation.",
+        ge=6,
+        le=1_000_000,
     )
-    answer_tags: bool = Field(description="Ask for the answer between <answer> tags, and score only that.")
-    chat: bool = Field(description="Put the prompt through the tokenizer's chat template as a user's message.")
+    answer_tags: bool = setting("Ask for the answer between <answer> tags, and score only that.")
+    chat: bool = setting("Put the prompt through the tokenizer's chat template as a user's message.")
 
 
 class JsonlTask(Settings):
     """A user's own prompts and answers, one JSON object a line, read with `datasets.load_dataset`."""
 
     name: Literal["jsonl"]
-    train_file: str = Field(description="Path of the training examples.")
-    evaluation_file: str = Field(description="Path of the evaluation examples; no prompt may stand in both files.")
-    prompt_key: str = Field(description="Key of the prompt in each object.")
-    answer_key: str = Field(description="Key of the answer in each object (GSM8K's `... #### 42` is understood).")
-    template: str = Field(description="Text around the prompt, with {prompt} in it.")
-    chat: bool = Field(description="Put the prompt through the tokenizer's chat template as a user's message.")
+    train_file: str = setting("Path of the training examples.")
+    evaluation_file: str = setting("Path of the evaluation examples; no prompt may stand in both files.")
+    prompt_key: str = setting("Key of the prompt in each object.")
+    answer_key: str = setting("Key of the answer in each object (GSM8K's `... #### 42` is understood).")
+    template: str = setting("Text around the prompt, with {prompt} in it.")
+    chat: bool = setting("Put the prompt through the tokenizer's chat template as a user's message.")
 
 
 class CustomTask(Settings):
     """A user's own task by import path; `grpolab.tasks.Task` lists its members."""
 
     name: Literal["custom"]
-    path: str = Field(description="`module:Class` or `path/to/file.py:Class`; the class is called with `options`.")
-    options: dict[str, Any] = Field(description="Keyword arguments of the class.")
+    path: str = setting("`module:Class` or `path/to/file.py:Class`; the class is called with `options`.")
+    options: dict[str, Any] = setting("Keyword arguments of the class.")
 
 
-TaskSettings = Annotated[
-    AdditionTask
-    | SortingTask
-    | FillerSortingTask
-    | WrittenAdditionTask
-    | CharCountTask
-    | ReasoningGymTask
-    | JsonlTask
-    | CustomTask,
-    Field(discriminator="name"),
-]
+GeneratedTask = AdditionTask | SortingTask | FillerSortingTask | WrittenAdditionTask | CharCountTask | ReasoningGymTask
+TaskSettings = Annotated[GeneratedTask | JsonlTask | CustomTask, Field(discriminator="name")]
 
 
 def task_title(task: TaskSettings) -> str:
@@ -124,12 +117,11 @@ def task_title(task: TaskSettings) -> str:
 class RewardSettings(Settings):
     """The reward is the weighted sum of named parts."""
 
-    function: str | None = Field(
-        description="The user's reward, `module:function` or `path/to/file.py:function`; empty: the task's."
+    function: str | None = setting(
+        "The user's reward, `module:function` or `path/to/file.py:function`; empty: the task's."
     )
-    weights: dict[str, FiniteFloat] = Field(
-        min_length=1,
-        description="Weight of each part; one that is not named weighs 0. `random` is 0 or 1 by chance.",
+    weights: dict[str, FiniteFloat] = setting(
+        "Weight of each part; one that is not named weighs 0. `random` is 0 or 1 by chance.", min_length=1
     )
 
 
@@ -137,10 +129,10 @@ class TinyModel(Settings):
     """A Llama of transformers, from scratch, over the task's characters."""
 
     name: Literal["tiny"]
-    hidden_size: Count = Field(description="Width of the residual stream.")
-    layers: Count = Field(description="Decoder layers.")
-    heads: Count = Field(description="Attention heads; must divide the width.")
-    intermediate_size: Count = Field(description="Width of the gated MLP.")
+    hidden_size: Count = setting("Width of the residual stream.")
+    layers: Count = setting("Decoder layers.")
+    heads: Count = setting("Attention heads; must divide the width.")
+    intermediate_size: Count = setting("Width of the gated MLP.")
 
     @model_validator(mode="after")
     def _heads_divide(self) -> TinyModel:
@@ -157,8 +149,8 @@ class PretrainedModel(Settings):
     """Any causal language model that `from_pretrained` loads (safetensors, no remote code), with its tokenizer."""
 
     name: Literal["pretrained"]
-    path: str = Field(description="Folder, or name on the hub.")
-    revision: str | None = Field(description="Commit or branch on the hub; empty: its main branch, as cached here.")
+    path: str = setting("Folder, or name on the hub.")
+    revision: str | None = setting("Commit or branch on the hub; empty: its main branch, as cached here.")
 
     def pinned(self) -> PretrainedModel:
         """Return the model at one commit of the hub, as far as that can be known; a folder has none."""
@@ -175,8 +167,8 @@ class PretrainedModel(Settings):
         from huggingface_hub import try_to_load_from_cache
 
         with suppress(ValueError):  # no name of the hub
-            found = try_to_load_from_cache(self.path, "config.json", revision=self.revision)
-            return Path(found) if isinstance(found, str) else None
+            file = try_to_load_from_cache(self.path, "config.json", revision=self.revision)
+            return Path(file) if isinstance(file, str) else None
         return None
 
 
@@ -206,14 +198,14 @@ def hub_commit(path: str, revision: str | None, may_ask: bool = True) -> tuple[s
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     try:
-        found = try_to_load_from_cache(path, "config.json", revision=revision)
-        if not isinstance(found, str) and not may_ask:
-            return None, "the local cache has no such model"
-        if not isinstance(found, str):
-            found = hf_hub_download(path, "config.json", revision=revision)
+        file = try_to_load_from_cache(path, "config.json", revision=revision)
+        if not isinstance(file, str):
+            if not may_ask:
+                return None, "the local cache has no such model"
+            file = hf_hub_download(path, "config.json", revision=revision)
     except Exception as error:  # the network's, the hub's, the name's: all of them end the request alike
         return None, " ".join(str(error).split()).partition(". ")[0]
-    return Path(found).parent.name, ""
+    return Path(file).parent.name, ""
 
 
 ModelSettings = Annotated[TinyModel | PretrainedModel, Field(discriminator="name")]
@@ -222,13 +214,13 @@ ModelSettings = Annotated[TinyModel | PretrainedModel, Field(discriminator="name
 class WarmStartSettings(Settings):
     """Supervised training before GRPO, to a band of accuracy or for so many steps; shared by all arms of a seed."""
 
-    seed: Seed | None = Field(description="Seed of weights and batches; empty: the run's seed.")
-    max_steps: Natural = Field(description="Most optimiser steps; 0 starts GRPO from the model as it is.")
-    batch_size: Count = Field(description="Demonstrations in a step.")
-    micro_batch_size: Count | None = Field(description="Demonstrations in one forward and backward; empty: all.")
-    learning_rate: Positive = Field(description="AdamW's learning rate, constant.")
-    target_accuracy: Share | None = Field(
-        description="Expected sampled accuracy that ends the warm start; empty: all steps are taken."
+    seed: Seed | None = setting("Seed of weights and batches; empty: the run's seed.")
+    max_steps: Natural = setting("Most optimiser steps; 0 starts GRPO from the model as it is.")
+    batch_size: Count = setting("Demonstrations in a step.")
+    micro_batch_size: Count | None = setting("Demonstrations in one forward and backward; empty: all.")
+    learning_rate: Positive = setting("AdamW's learning rate, constant.")
+    target_accuracy: Share | None = setting(
+        "Expected sampled accuracy that ends the warm start; empty: all steps are taken."
     )
-    check_every: Count = Field(description="Optimiser steps between two checks of that accuracy.")
-    check_items: Count = Field(description="Training prompts used by a check.")
+    check_every: Count = setting("Optimiser steps between two checks of that accuracy.")
+    check_items: Count = setting("Training prompts used by a check.")

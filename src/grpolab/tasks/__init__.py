@@ -8,9 +8,9 @@ from grpolab.credentials import with_environment
 from grpolab.errors import RequestError
 from grpolab.registry import LOAD_OBJECT, TASKS, resolve
 from grpolab.settings.task import TaskSettings
-from grpolab.tasks.base import Example, Task, content_hash
+from grpolab.tasks.base import Example, Task
 
-__all__ = ["TASKS", "Example", "Task", "content_hash", "make_task"]
+__all__ = ["Example", "Task", "make_task"]
 
 
 def make_task(settings: TaskSettings) -> Task:

@@ -1,4 +1,4 @@
-"""The interface of a task, and the data sets of digits that several tasks share."""
+"""The interface of a task."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from grpolab import seeds
 
 TRAINING_PROMPTS, EVALUATION_PROMPTS = 20_000, 4_000
 
@@ -51,23 +49,3 @@ def content_hash(examples: Iterable[Example]) -> str:
 def _content_hash(examples: tuple[Example, ...]) -> str:
     lines = (json.dumps([example.prompt, example.answer]) + "\n" for example in examples)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def digits_of_split(split: str, length: int) -> tuple[str, ...]:
-    """Return strings of `length` random digits, none of them in both splits; fewer where fewer exist."""
-    strings = random_digits(min(TRAINING_PROMPTS + EVALUATION_PROMPTS, 10**length), length)
-    held_out = len(strings) * EVALUATION_PROMPTS // (TRAINING_PROMPTS + EVALUATION_PROMPTS)
-    return strings[:held_out] if split == "evaluation" else strings[held_out:]
-
-
-@lru_cache(maxsize=4)
-def random_digits(count: int, length: int) -> tuple[str, ...]:
-    """Return `count` different strings of digits, always the same ones: data does not depend on the run's seed."""
-    strings: dict[str, None] = {}
-    attempt = 0
-    while len(strings) < count:
-        places = np.arange(count)[:, None], np.arange(length)
-        rows = seeds.counter_hash(0, f"digits/{length}", attempt, *places) % np.uint64(10)
-        strings.update(dict.fromkeys("".join(map(str, row)) for row in rows.tolist()))
-        attempt += 1
-    return tuple(strings)[:count]

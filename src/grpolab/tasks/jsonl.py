@@ -42,30 +42,6 @@ def _normalise(answer: str) -> str:
     return answer
 
 
-def find_problems(key: str, path: str, prompt_key: str, answer_key: str) -> list[str]:
-    """Return one sentence for each malformed line (the first five), or one if the file is absent, empty or no text."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        return [f"{key}={path}: no such file"]
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        return [f"{key}={path}: not UTF-8 (byte {error.start} is {error.object[error.start]:#04x}): convert it"]
-    if not text:
-        return [f"{key}={path}: the file is empty"]
-    problems = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        try:
-            row: Any = json.loads(line)
-        except ValueError as error:
-            problems.append(f"{path}, line {number}: not JSON ({error})")
-            continue
-        for name in (prompt_key, answer_key):
-            if not isinstance(row, dict) or not isinstance(row.get(name), str | int | float):
-                problems.append(f"{path}, line {number}: no text under the key {name!r}")
-    return problems[:5]
-
-
 class Jsonl:
     """Prompts and answers from files, loaded with `datasets.load_dataset`."""
 
@@ -80,7 +56,28 @@ class Jsonl:
         self.template, self.chat = template, chat
 
     def _problems_of(self, split: str) -> list[str]:
-        return find_problems(f"task.{split}_file", self.files[split], self.prompt_key, self.answer_key)
+        """Return a sentence for each malformed line, at most five; one for a file that is absent, empty or no text."""
+        path = self.files[split]
+        key, file = f"task.{split}_file={path}", Path(path).expanduser()
+        if not file.is_file():
+            return [f"{key}: no such file"]
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            return [f"{key}: not UTF-8 (byte {error.start} is {error.object[error.start]:#04x}): convert it"]
+        if not text:
+            return [f"{key}: the file is empty"]
+        problems = []
+        for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+            try:
+                row: Any = json.loads(line)
+            except ValueError as error:
+                problems.append(f"{path}, line {number}: not JSON ({error})")
+                continue
+            for name in (self.prompt_key, self.answer_key):
+                if not isinstance(row, dict) or not isinstance(row.get(name), str | int | float):
+                    problems.append(f"{path}, line {number}: no text under the key {name!r}")
+        return problems[:5]
 
     def problems(self) -> list[str]:
         """Return a sentence for each problem of the files and the template."""
