@@ -13,7 +13,6 @@ import operator
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 MOST_STEPS = 20_000  # of the evaluation of one file
@@ -34,14 +33,8 @@ class Open(Exception):
     """The file alone does not say a value."""
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """An item of a dict or an object whose value the file does not say: its source."""
-
-    source: str
-
-    def __str__(self) -> str:
-        return self.source
+class Unknown(str):
+    """The source of an item of a dict or an object whose value the file does not say."""
 
 
 def parse_python(text: str) -> ast.Module | None:
@@ -287,7 +280,7 @@ class Source:
             given = self.read_keywords(call.keywords)
             long = next((name for name in names if name.startswith("--")), "".join(names[:1]))
             item = given.get("default", {"store_true": False, "store_false": True}.get(str(given.get("action"))))
-            if isinstance(item, str) and str(given.get("type")) in NUMBERS:
+            if type(item) is str and str(given.get("type")) in NUMBERS:
                 item = NUMBERS[str(given["type"])](item)
             if given.get("required") or not long.startswith("-"):
                 item = Unknown(f"{long}, which must be given")
@@ -309,10 +302,3 @@ class Source:
             if name in names or any(isinstance(each, ast.Name) and self.qualify(each) in names for each in values):
                 made = self.apply_changes(made, name)
         return made, overridable
-
-
-def unwrap(item: Any) -> Any:
-    """Return a value in which what is unknown is its source."""
-    if isinstance(item, dict):
-        return {key: unwrap(each) for key, each in item.items()}
-    return item.source if isinstance(item, Unknown) else item

@@ -11,7 +11,7 @@ from typing import Any
 from grpolab.bounded import parse_value, read_mapping
 from grpolab.readers import trl_fields as fields
 from grpolab.readers.given import ConfigFile, Given, Options
-from grpolab.readers.python import Source, Unknown, last_name, parse_python, unwrap
+from grpolab.readers.python import Source, Unknown, last_name, parse_python
 from grpolab.readers.shell import find_training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
@@ -73,8 +73,8 @@ def _read_python(file: ConfigFile) -> Given:
         overridable = list(given)
         if not given:
             raise file.refusal(_describe_python(file, source))
-    options = {key: unwrap(item) for key, item in given.items() if not isinstance(item, Unknown)}
-    unknown = {key: item.source for key, item in given.items() if isinstance(item, Unknown)}
+    options = {key: item for key, item in given.items() if not isinstance(item, Unknown)}
+    unknown = {key: str(item) for key, item in given.items() if isinstance(item, Unknown)}
     mappings = [key for key in unknown if key.startswith("**")]
     notes += [f"{key}: the file alone does not say what is in it, whatever else it sets" for key in mappings]
     left_open = {key: text for key, text in unknown.items() if key not in mappings}
