@@ -165,9 +165,9 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
         part.replace(path)
 
 
-def write_new(path: Path, content: bytes, *, durable: bool = True) -> bool:
+def write_new(path: Path, content: bytes) -> bool:
     """Write a file that must not exist yet; return False if another process was faster."""
-    with _written(path, content, durable) as part:
+    with _written(path, content, durable=True) as part:
         try:
             os.link(part, path)
             made = True
