@@ -166,8 +166,7 @@ def expected_accuracy(model: Any, tokenizer: Any, task_name: str) -> float:
     task = make_task(compose([f"task={task_name}"]).task)
     policy = Policy(model.eval(), tokenizer, temperature=1.0)
     examples = task.examples("evaluation", EVALUATION_ITEMS)
-    evaluate = Evaluator(task, task.score, examples, tokenizer, policy.device, False, None, 128, 1, 0, 0)
-    return evaluate(policy).metrics["eval/accuracy_expected"]
+    return Evaluator(policy, task, task.score, examples, 128, 1, 0, 0)().metrics["eval/accuracy_expected"]
 
 
 def measure_runs(folder: Path, rounds: int) -> dict[tuple[str, bool], list[tuple[Run, Run]]]:

@@ -22,10 +22,10 @@ from grpolab.report import brief, tables
 from grpolab.report.claims import INCONCLUSIVE, decide
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.notebook import chosen
+from grpolab.report.notebook import choose_study
 from grpolab.report.style import png
 
-results, name, sentence = chosen(REFERENCE_STUDY)
+results, name, sentence = choose_study(REFERENCE_STUDY)
 display(Markdown(sentence))
 loaded = load(results, name)
 studies, claims = [study for study in loaded if len(study.cells)], decide(loaded)

@@ -20,11 +20,11 @@ from IPython.display import Image, Markdown, display
 from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.notebook import chosen
+from grpolab.report.notebook import choose_study
 from grpolab.report.sentences import findings
 from grpolab.report.style import png
 
-results, name, sentence = chosen()
+results, name, sentence = choose_study()
 display(Markdown(sentence))
 studies = [study for study in load(results, name) if len(study.cells)]
 

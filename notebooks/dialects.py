@@ -20,11 +20,11 @@ from IPython.display import Image, Markdown, display
 from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.notebook import chosen
+from grpolab.report.notebook import choose_study
 from grpolab.report.reference import studies_of
 from grpolab.report.style import png
 
-results, name, sentence = chosen("dialects", only=True)
+results, name, sentence = choose_study("dialects", only=True)
 display(Markdown(sentence))
 studies = load(results, name)[-1:] if name in studies_of(results) else []  # none in a clone until it is trained
 if not studies:

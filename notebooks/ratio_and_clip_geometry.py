@@ -20,11 +20,11 @@ from IPython.display import Image, Markdown, display
 
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.notebook import chosen
+from grpolab.report.notebook import choose_study
 from grpolab.report.style import png
 from grpolab.vocabulary import ANALYTIC_FIGURES
 
-results, name, sentence = chosen()
+results, name, sentence = choose_study()
 display(Markdown(sentence))
 *included, whole = load(results, name)
 studies = [study for study in (*included, whole) if len(study.cells)]

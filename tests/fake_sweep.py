@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,9 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pandas as pd
 import pytest
 
-from grpolab.paths import Results, write_text_atomic
+from grpolab.paths import Results, read_json, write_text_atomic
 from grpolab.studies import drawing
 from grpolab.studies.looks import Decide, Looks
 from grpolab.studies.sweep import sweep
@@ -90,6 +92,17 @@ sys.exit(main({given!r}))
     def outcomes(self) -> list[dict[str, Any]]:
         """Of all runs."""
         return [json.loads(file.read_text()) for file in sorted(self.root.glob("runs/*/outcome.json"))]
+
+    def commit_outcomes(self, journal_sha256: str = "0") -> int:
+        """Keep the outcomes in compact form alone, and delete the run folders; return their number."""
+        kept = [
+            {"signature": run.name, **(read_json(run / "outcome.json") or {})} for run in self.results.runs.iterdir()
+        ]
+        frame = pd.DataFrame(kept)[["signature", "outcome", "reason"]].assign(journal_sha256=journal_sha256)
+        self.results.reference.mkdir()
+        frame.to_parquet(self.results.reference / "outcomes.parquet")
+        shutil.rmtree(self.results.runs)
+        return len(kept)
 
 
 def wait_for(condition: Callable[[], Found], seconds: float = 90.0) -> Found:

@@ -21,7 +21,7 @@ LONGEST_FILE = 450
 ALL_SOURCE, ALL_TESTS, BENCHMARKS = 35_550, 26_250, 2_100
 # The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
 CORE_ROOMS = ("grpo/", "tasks/", "settings/", "run/", "sweep/")
-BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster", "sweep/ray_engine", "sweep/slurm_engine")
+BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster")
 CORE = 11_450
 
 

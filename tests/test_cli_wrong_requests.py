@@ -1,5 +1,6 @@
 """A wrong request: exit code 2, one sentence for each problem, no traceback, nothing started and nothing written."""
 
+import shlex
 import subprocess
 
 import pytest
@@ -13,91 +14,75 @@ from grpolab.sweep.help import list_names
 from grpolab.sweep.plan import plans
 
 WRONG = [
-    (["train", "epsilom=0.2"], "epsilom is unknown (did you mean epsilon"),
-    (["train", "epsilon=-0.1"], "epsilon=-0.1 is not allowed: it must be a number >= 0"),
-    (["train", "epsilon"], "write key=value"),
-    (["train", "epsilon=0.1,0.2"], "train -m"),
-    (["train", "~epsilon"], "cannot be removed"),
-    (["train", "epsilon=${nobody}"], "interpolation"),
-    (["train", "delta=0"], "delta=0 is not allowed: it must be a number > 0 or null"),
-    (["train", "rollout_steps=null"], "set rollout_steps, max_completions or max_optimizer_steps"),
-    (["train", "max_completions=10"], "max_completions=10 is less than one rollout step"),
-    (["train", "early_stop.metric=eval/accuracy_expected"], "early_stop.at_most is missing: it must be a number"),
-    (["train", "early_stop={metric: eval/pass_at_k, at_most: 0, after: 9, evaluations: 1}"], "not measured with task="),
-    (["train", "num_generations=1"], "num_generations >= 2"),
-    (["train", "num_minibatches=3"], "must divide prompts_per_step * num_generations"),
-    (["train", "micro_batch_size=5"], "micro_batch_size=5 must divide the minibatch of 256 sequences"),
-    (["train", "epsilon_high=-0.1"], "epsilon_high=-0.1 is not allowed: it must be a number >= 0"),
-    (["train", "learning_rate=.nan"], "learning_rate=.nan is not allowed"),
-    (["train", "data_parallel=3"], "data_parallel=3 must divide the minibatch of 256 sequences"),
-    (["train", "-m", "data_parallel=2", "seed=0,1"], "data_parallel=2 is for a single run"),
-    (["train", "kernel=clippd"], "did you mean clipped?"),
-    (["train", "loss_type=grp"], "loss_type is one of aspo, bnpo, cispo"),
-    (["train", "task=adition"], "did you mean addition"),
-    (["train", "task=jsonl"], "task.train_file has no value"),
-    (
-        [
-            "train",
-            "task=jsonl",
-            "task.train_file=/no/a",
-            "task.evaluation_file=/no/b",
-            "model=pretrained",
-            "model.path=/no/c",
-        ],
-        "/no/a",
-    ),
-    (["train", "task=custom", "task.path=nowhere:Task"], "nowhere"),
-    (["train", "reward.function=nowhere:reward"], "nowhere"),
-    (["train", "model.heads=3"], "must divide model.hidden_size"),
-    (["train", "machine.tracking_uri=ftp://x"], "ftp://x"),
-    (["train", "machine.tracking_uri=sqlite:////no/such/folder/x.db"], "/no/such/folder"),
-    (["train", "--name", "clip_range"], "clip_range"),
-    (["train", "-m", "epsilon=interval(0,1)"], "cannot be swept"),
-    (["train", "-m", "num_iterations=1", "epsilon=0.1,0.2"], "clipping can act in no cell"),
-    (["train", "--name", "a\nb"], "name a\\nb is not allowed"),
-    (["train", "--name", "x" * 9999], "length <= 100"),
-    (["train", "-m", "epsilon=0.1,0.1"], "different values"),
-    (["sweep", "clip_rang"], "did you mean clip_range"),
-    (["sweep", "smoke", "num_iterations=1"], "clipping can act in no cell"),
-    (["sweep", "smoke", "kernel=clipped"], "have equal settings"),
-    (["sweep", "reference", "beta=-1"], "beta=-1"),
+    ("train epsilom=0.2", "epsilom is unknown (did you mean epsilon"),
+    ("train epsilon=-0.1", "epsilon=-0.1 is not allowed: it must be a number >= 0"),
+    ("train epsilon", "write key=value"),
+    ("train epsilon=0.1,0.2", "train -m"),
+    ("train '~epsilon'", "cannot be removed"),
+    ("train 'epsilon=${nobody}'", "interpolation"),
+    ("train delta=0", "delta=0 is not allowed: it must be a number > 0 or null"),
+    ("train rollout_steps=null", "set rollout_steps, max_completions or max_optimizer_steps"),
+    ("train max_completions=10", "max_completions=10 is less than one rollout step"),
+    ("train early_stop.metric=eval/accuracy_expected", "early_stop.at_most is missing: it must be a number"),
+    ("train 'early_stop={metric: eval/pass_at_k, at_most: 0, after: 9, evaluations: 1}'", "not measured with task="),
+    ("train num_generations=1", "num_generations >= 2"),
+    ("train num_minibatches=3", "must divide prompts_per_step * num_generations"),
+    ("train micro_batch_size=5", "micro_batch_size=5 must divide the minibatch of 256 sequences"),
+    ("train epsilon_high=-0.1", "epsilon_high=-0.1 is not allowed: it must be a number >= 0"),
+    ("train learning_rate=.nan", "learning_rate=.nan is not allowed"),
+    ("train data_parallel=3", "data_parallel=3 must divide the minibatch of 256 sequences"),
+    ("train -m data_parallel=2 seed=0,1", "data_parallel=2 is for a single run"),
+    ("train kernel=clippd", "did you mean clipped?"),
+    ("train loss_type=grp", "loss_type is one of aspo, bnpo, cispo"),
+    ("train task=adition", "did you mean addition"),
+    ("train task=jsonl", "task.train_file has no value"),
+    ("train task=jsonl task.train_file=/no/a task.evaluation_file=/no/b model=pretrained model.path=/no/c", "/no/a"),
+    ("train task=custom task.path=nowhere:Task", "nowhere"),
+    ("train reward.function=nowhere:reward", "nowhere"),
+    ("train model.heads=3", "must divide model.hidden_size"),
+    ("train machine.tracking_uri=ftp://x", "ftp://x"),
+    ("train machine.tracking_uri=sqlite:////no/such/folder/x.db", "/no/such/folder"),
+    ("train --name clip_range", "clip_range"),
+    ("train -m 'epsilon=interval(0,1)'", "cannot be swept"),
+    ("train -m num_iterations=1 epsilon=0.1,0.2", "clipping can act in no cell"),
+    ("train --name 'a\nb'", "name a\\nb is not allowed"),
+    ("train --name " + "x" * 200, "length <= 100"),
+    ("train -m epsilon=0.1,0.1", "different values"),
+    ("sweep clip_rang", "did you mean clip_range"),
+    ("sweep smoke num_iterations=1", "clipping can act in no cell"),
+    ("sweep smoke kernel=clipped", "have equal settings"),
+    ("sweep reference beta=-1", "beta=-1"),
     # What something is called elsewhere.
-    (["train", "lr=1e-4"], "lr is unknown: write learning_rate (verl)"),
-    (
-        ["train", "actor_rollout_ref.actor.clip_ratio_high=0.28"],
-        "clip_ratio_high is unknown: write epsilon_high (verl)",
-    ),
-    (
-        ["train", "actor_rollout_ref.rollout.n=8"],
-        "actor_rollout_ref.rollout.n is unknown: write num_generations (verl)",
-    ),
-    (["train", "per_device_train_batch_size=8"], "write micro_batch_size (TRL)"),
-    (["train", "train_batch_size=64"], "write prompts_per_step (verl) or num_minibatches"),
-    (["train", "warm_start.lr=1"], "warm_start.lr is unknown"),
+    ("train lr=1e-4", "lr is unknown: write learning_rate (verl)"),
+    ("train actor_rollout_ref.actor.clip_ratio_high=0.28", "clip_ratio_high is unknown: write epsilon_high (verl)"),
+    ("train actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.n is unknown: write num_generations (verl)"),
+    ("train per_device_train_batch_size=8", "write micro_batch_size (TRL)"),
+    ("train train_batch_size=64", "write prompts_per_step (verl) or num_minibatches"),
+    ("train warm_start.lr=1", "warm_start.lr is unknown"),
     # One's own task, reward and study.
-    (["train", "task=nowhere.py:Task"], "there is no file"),
-    (["train", "task=custom", "task.path=my_tasks"], "write it as package.module:name or path/to/file.py:name"),
-    (["train", "task=custom", "task.path=json:dumps2"], "has no attribute"),
-    (["sweep", "nowhere/study.yaml"], "study nowhere/study.yaml: there is no such file"),
-    (["train", "--help", "lr"], "lr is unknown: write learning_rate (verl)"),
+    ("train task=nowhere.py:Task", "there is no file"),
+    ("train task=custom task.path=my_tasks", "write it as package.module:name or path/to/file.py:name"),
+    ("train task=custom task.path=json:dumps2", "has no attribute"),
+    ("sweep nowhere/study.yaml", "study nowhere/study.yaml: there is no such file"),
+    ("train --help lr", "lr is unknown: write learning_rate (verl)"),
 ]
 WRONG_OPTIONS = [
-    (["sweep", "smoke", "--seeds", "0"], "--seeds: 0 is not allowed"),
-    (["sweep", "smoke", "--seeds", "1000000000"], "--seeds: 1000000000 is not allowed"),
-    (["sweep", "smoke", "--jobs", "0"], "--jobs: 0 is not allowed: a whole number >= 1"),
-    (["sweep", "smoke", "--job", "2"], "--job is no option of `grpolab sweep` (did you mean --jobs?)"),
-    (["sweep", "smoke", "--seed", "2"], "did you mean --seeds or --max-seeds?"),
-    (["sweep"], "STUDY"),
-    (["swep", "smoke"], "swep is no command (did you mean sweep?)"),
-    (["track", "synk"], "track synk is no command (did you mean sync?)"),
-    (["status", "smoke", "more"], "more is more than the command takes"),
-    (["status", "--epsilon", "2"], "--epsilon is no option of `grpolab status`"),
-    (["train", "--epsilon", "0.2"], "settings are written key=value, here epsilon=0.2"),
-    (["train", "--lr", "1e-4", "--jobs", "1"], "here learning_rate=1e-4"),
-    (["train", "--model", "tiny"], "here model=tiny"),
-    (["train", "--results", "elsewhere"], "here machine.results=elsewhere"),
-    (["completion", "fish"], "fish"),
-    ([], "COMMAND"),
+    ("sweep smoke --seeds 0", "--seeds: 0 is not allowed"),
+    ("sweep smoke --seeds 1000000000", "--seeds: 1000000000 is not allowed"),
+    ("sweep smoke --jobs 0", "--jobs: 0 is not allowed: a whole number >= 1"),
+    ("sweep smoke --job 2", "--job is no option of `grpolab sweep` (did you mean --jobs?)"),
+    ("sweep smoke --seed 2", "did you mean --seeds or --max-seeds?"),
+    ("sweep", "STUDY"),
+    ("swep smoke", "swep is no command (did you mean sweep?)"),
+    ("track synk", "track synk is no command (did you mean sync?)"),
+    ("status smoke more", "more is more than the command takes"),
+    ("status --epsilon 2", "--epsilon is no option of `grpolab status`"),
+    ("train --epsilon 0.2", "settings are written key=value, here epsilon=0.2"),
+    ("train --lr 1e-4 --jobs 1", "here learning_rate=1e-4"),
+    ("train --model tiny", "here model=tiny"),
+    ("train --results elsewhere", "here machine.results=elsewhere"),
+    ("completion fish", "fish"),
+    ("", "COMMAND"),
 ]
 
 
@@ -109,10 +94,9 @@ def nothing_starts(monkeypatch):
     monkeypatch.setattr(engine.WorkerProcess, "__init__", refuse)
 
 
-@pytest.mark.parametrize(("request_", "said"), WRONG, ids=[" ".join(request) for request, _ in WRONG])
+@pytest.mark.parametrize(("request_", "said"), WRONG)
 def test_one_sentence_and_nothing_started(request_, said, tmp_path, capsys):
-    command, *rest = request_
-    assert main([command, *rest, f"machine.results={tmp_path / 'results'}"]) == 2
+    assert main([*shlex.split(request_), f"machine.results={tmp_path / 'results'}"]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len(set(errors)) == len(errors)
     assert any(said in line for line in errors)
@@ -121,23 +105,21 @@ def test_one_sentence_and_nothing_started(request_, said, tmp_path, capsys):
     assert {path.name for path in tmp_path.rglob("*")} <= {"results", "format.json"}
 
 
-@pytest.mark.parametrize("request_", [["train"], ["train", "-m", "seed=0,1"], ["sweep", "smoke"], ["tune", "tuning"]])
+@pytest.mark.parametrize("request_", ["train", "train -m seed=0,1", "sweep smoke", "tune tuning"])
 def test_a_gpu_that_is_asked_for_by_name_must_be_there(request_, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.version.cuda", None)
-    assert main([*request_, "device=cuda", f"machine.results={tmp_path / 'results'}"]) == 2
+    assert main([*request_.split(), "device=cuda", f"machine.results={tmp_path / 'results'}"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
     assert sentence.startswith("grpolab: device=cuda is not possible: torch ")
-    assert (
-        "is built for the CPU: leave device=auto, or delete .venv and run `make setup TORCH_BACKEND=cu130`" in sentence
-    )
+    assert "is built for the CPU: leave device=auto, or" in sentence
     assert {path.name for path in tmp_path.rglob("*")} == {"results", "format.json"}
 
 
-@pytest.mark.parametrize(("request_", "said"), WRONG_OPTIONS, ids=[" ".join(request) for request, _ in WRONG_OPTIONS])
+@pytest.mark.parametrize(("request_", "said"), WRONG_OPTIONS)
 def test_wrong_options_exit_with_two_and_one_sentence(request_, said, capsys):
     with pytest.raises(SystemExit) as stopped:
-        main(request_)
+        main(shlex.split(request_))
     assert stopped.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("grpolab: ")
@@ -238,10 +220,6 @@ def test_malformed_jsonl_names_file_and_line(tmp_path, capsys):
 
 def test_reading_commands_name_what_is_not_there(tmp_path, capsys):
     here = ["--results", str(tmp_path)]
-    for request in (["status", "smoke"], ["show", "abc"], ["diff", "abc", "def"], ["ui", "smoke"], ["report", "smoke"]):
-        assert main([*request, *here]) == 2, request
+    for request in ("status smoke", "show abc", "diff abc def", "ui smoke", "report smoke"):
+        assert main([*request.split(), *here]) == 2, request
         assert capsys.readouterr().err.startswith("grpolab: ")
-
-
-def test_the_list_is_long_enough():
-    assert len(WRONG) >= 25

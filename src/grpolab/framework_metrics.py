@@ -1,21 +1,25 @@
 """Metrics that each framework logs, under its own names, with their meaning: `verl/actor/ppo_kl` in a journal.
 
-The framework's own file computes them. In a meaning r is the ratio, lr its logarithm, A the advantage; 'gated' counts a
+Each framework's file computes them. In a meaning r is the ratio, lr its logarithm, A the advantage; 'gated' counts a
 token only where clipping changed its loss, 'ratio-only' wherever its ratio is outside the range.
 """
 
 from __future__ import annotations
 
+
+def _each(form: str, parts: str, meaning: str) -> dict[str, str]:
+    """Return names that differ in one part, with one meaning; {} stands for the part in both."""
+    return {form.replace("{}", part): meaning.replace("{}", part) for part in parts.split()}
+
+
 # ROLL's workers report one thing under several names, in three ways to average.
 _ALL = "mean over all positions, padding too"
 ROLL_BASE = {  # the base worker's names
     "actor/ppo_ratio_clipfrac": f"Ratio-only, {_ALL}.",
-    "actor/ppo_ratio_low_clipfrac": "The part below the range.",
-    "actor/ppo_ratio_high_clipfrac": "The part above the range.",
-    **{
-        f"actor/{name}": f"`actor/{name}@sum` of the other workers."
-        for name in ("clipfrac", "approxkl", "policykl", "kl_loss", "pg_loss", "total_loss")
-    },
+    **_each("actor/ppo_ratio_{}_clipfrac", "low high", "The part on the {} side of the range."),
+    **_each(
+        "actor/{}", "clipfrac approxkl policykl kl_loss pg_loss total_loss", "`actor/{}@sum` of the other workers."
+    ),
     "actor/ratio_mean": "Mean over sequences of their mean ratio, an empty one counting as 0.",
     "actor/ratio_max": "Largest ratio.",
     "actor/ratio_min": "Least ratio.",
@@ -25,41 +29,29 @@ ROLL_SAMPLES = {
     "actor/total_samples@sum": "Sequences.",
     "actor/valid_sample_ratio": "The first over the second.",
     "actor/valid_sample_ratio@sum": "Sequences with a token over those of the minibatch.",
-    **{f"actor/sample_weights_{name}": "1: sequences have no weights here." for name in ("mean", "min", "max")},
-    **{f"actor/sample_weights_{name}@{name}": "The same." for name in ("mean", "min", "max")},
+    **_each("actor/sample_weights_{}", "mean min max mean@mean min@min max@max", "1: sequences have no weights here."),
 }
 ROLL_PG = {  # the pg worker's, by variant
-    "actor/tis_lower_clipfrac": f"Ratio below the bounds of the weight, {_ALL}.",
-    "actor/tis_upper_clipfrac": f"Ratio above them, {_ALL}.",
-    "actor/tis_total_clipfrac": "Both.",
-    "actor/tis_lower_bound": "The lower bound.",
-    "actor/tis_upper_bound": "The upper bound.",
+    **_each("actor/{}_clipfrac", "tis_lower cispo_cispo_lower", f"Ratio below the bounds of the weight, {_ALL}."),
+    **_each("actor/{}_clipfrac", "tis_upper cispo_cispo_upper", f"Ratio above them, {_ALL}."),
+    **_each("actor/{}_clipfrac", "tis_total cispo_cispo_total topr_negative_total", "Below or above."),
+    **_each("actor/{}", "tis_lower_bound cispo_cispo_clip_lower", "The lower bound."),
+    **_each("actor/{}", "tis_upper_bound cispo_cispo_clip_upper", "The upper bound."),
     "actor/tis_clipped_ratio_mean@sum": "Mean over sequences of their mean weight.",
-    "actor/cispo_cispo_lower_clipfrac": f"Ratio below the bounds of the weight, {_ALL}.",
-    "actor/cispo_cispo_upper_clipfrac": f"Ratio above them, {_ALL}.",
-    "actor/cispo_cispo_total_clipfrac": "Both.",
-    "actor/cispo_cispo_clip_lower": "The lower bound.",
-    "actor/cispo_cispo_clip_upper": "The upper bound.",
-    "actor/cispo_cispo_epsilon_low": "1 less the lower bound.",
-    "actor/cispo_cispo_epsilon_high": "The upper bound less 1.",
     "actor/cispo_clipped_ratio_mean": "Mean over sequences of their mean weight, an empty one counting as 0.",
+    **_each("actor/cispo_cispo_epsilon_{}", "low high", "Distance of that bound from 1."),
     "actor/cispo_cispo_use_unified_mask": "1 where the unified mask is on, else 0.",
     "actor/cispo_cispo_masked_positive_tokens": f"A > 0 and masked, {_ALL}.",
     "actor/cispo_cispo_masked_negative_tokens": f"A < 0 and masked, {_ALL}.",
     "actor/cispo_cispo_kept_tokens": f"Not masked, {_ALL}.",
-    "actor/topr_positive_samples@sum": "Sequences with a score above 0.",
-    "actor/topr_negative_samples@sum": "The others.",
-    "actor/topr_positive_ratio": "Share of sequences with a score above 0.",
-    "actor/topr_negative_ratio": "Share of the others.",
-    "actor/topr_positive_weight": "Weight of the sequences with a score above 0.",
-    "actor/topr_negative_weight": "Weight of the others.",
-    "actor/topr_positive_loss": "Loss of the sequences with a score above 0.",
-    "actor/topr_negative_loss": "Loss of the others.",
-    "actor/topr_weighted_positive_loss": "The first times its weight.",
-    "actor/topr_weighted_negative_loss": "The second times its weight.",
-    "actor/topr_negative_lower_clipfrac": "Ratio below 0 where the score is not above 0: never.",
-    "actor/topr_negative_upper_clipfrac": f"Ratio above 1 where the score is not above 0, {_ALL}.",
-    "actor/topr_negative_total_clipfrac": "Both.",
+    # Positive sequences have a score above 0, negative ones all others.
+    **_each("actor/topr_{}_samples@sum", "positive negative", "Number of {} sequences."),
+    **_each("actor/topr_{}_ratio", "positive negative", "Share of {} sequences."),
+    **_each("actor/topr_{}_weight", "positive negative", "Weight of the {} sequences."),
+    **_each("actor/topr_{}_loss", "positive negative", "Loss of the {} sequences."),
+    **_each("actor/topr_weighted_{}_loss", "positive negative", "Loss of the {} sequences times their weight."),
+    "actor/topr_negative_lower_clipfrac": "Ratio below 0 in negative sequences: never.",
+    "actor/topr_negative_upper_clipfrac": f"Ratio above 1 in negative sequences, {_ALL}.",
     "actor/topr_scores_mean": "Mean score.",
     "actor/topr_scores_std": "Its standard deviation.",
     "actor/kimi15_kimi15_tau": "Weight of the penalty.",
@@ -68,7 +60,7 @@ ROLL_PG = {  # the pg worker's, by variant
     "actor/kimi15_kimi15_log_ratio_abs_mean": f"|log ratio|, {_ALL}.",
     "actor/kimi15_kimi15_policy_grad_magnitude": f"|A log ratio|, {_ALL}.",
     "actor/kimi15_kimi15_kl_reg_magnitude": f"The penalty, {_ALL}.",
-    "actor/kimi15_kimi15_reg_ratio": "The second over the first.",
+    "actor/kimi15_kimi15_reg_ratio": "The penalty over |A log ratio|.",
 }
 
 FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
@@ -87,9 +79,7 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         "kl": "Token mean of k3, times the ratio with bias correction.",
         "sampling/sampling_logp_difference/mean": "Mean |old - sampler log-prob|.",
         "sampling/sampling_logp_difference/max": "Largest |old - sampler log-prob|.",
-        "sampling/importance_sampling_ratio/min": "Least sampler weight, after truncation or masking.",
-        "sampling/importance_sampling_ratio/mean": "Mean sampler weight, after truncation or masking.",
-        "sampling/importance_sampling_ratio/max": "Largest sampler weight, after truncation or masking.",
+        **_each("sampling/importance_sampling_ratio/{}", "min mean max", "Sampler weight ({}), bounded or masked."),
     },
     "verl": {
         "actor/pg_clipfrac": "Gated, before the dual clip, token mean; ratio-only in cispo, dropped tokens in dppo and"
@@ -100,39 +90,33 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         "actor/entropy_loss": "Aggregated entropy.",
         "kl_loss": "Aggregated KL to the reference.",
         "kl_coef": "Its weight.",
-        "rollout_corr/training_ppl": "Mean over sequences of the trainer's perplexity.",
-        "rollout_corr/training_log_ppl": "Mean over sequences of its logarithm.",
-        "rollout_corr/rollout_ppl": "Mean over sequences of the sampler's perplexity.",
-        "rollout_corr/rollout_log_ppl": "Mean over sequences of its logarithm.",
+        # Trainer and sampler are called training and rollout.
+        **_each("rollout_corr/{}_ppl", "training rollout", "Perplexity ({}), mean over sequences."),
+        **_each("rollout_corr/{}_log_ppl", "training rollout", "Its logarithm ({}), mean over sequences."),
         "rollout_corr/kl": "Token mean of sampler - old log-prob.",
         "rollout_corr/k3_kl": "Token mean of k3 of the same.",
         "rollout_corr/log_ppl_diff": "Mean over sequences of the trainer's log perplexity less the sampler's.",
         "rollout_corr/log_ppl_abs_diff": "Mean over sequences of its absolute value.",
-        "rollout_corr/log_ppl_diff_max": "The largest.",
-        "rollout_corr/log_ppl_diff_min": "The least.",
+        **_each("rollout_corr/log_ppl_diff_{}", "max min", "Its {} over sequences."),
         "rollout_corr/ppl_ratio": "Mean over sequences of the trainer's perplexity over the sampler's.",
         "rollout_corr/chi2_token": "Token mean of the squared sampler weight, less 1.",
         "rollout_corr/chi2_seq": "Mean over sequences of their squared sampler weight (a product), less 1.",
         "rollout_corr/rollout_is_mean": "Token mean of the sampler weight, after its bounds.",
         "rollout_corr/rollout_is_std": "Its standard deviation.",
-        "rollout_corr/rollout_is_max": "The largest; per sequence, of the weight before its bounds.",
-        "rollout_corr/rollout_is_min": "The least; per sequence, of the weight before its bounds.",
+        **_each("rollout_corr/rollout_is_{}", "max min", "Its {}; per sequence, of the weight before its bounds."),
         "rollout_corr/rollout_is_eff_sample_size": "Effective sample size of the weights, share of tokens.",
         "rollout_corr/rollout_is_ratio_fraction_high": "Tokens, or sequences, with a weight above its bound.",
         "rollout_corr/rollout_is_ratio_fraction_low": "Below its bound; without one, below 1 / the upper bound.",
         "rollout_corr/rollout_is_oob_ratio": "Tokens that IcePop's bounds dropped.",
         "rollout_corr/rollout_is_seq_mean": "Mean over sequences of their mean weight.",
-        "rollout_corr/rollout_is_seq_std": "Its standard deviation.",
-        "rollout_corr/rollout_is_seq_max": "The largest.",
-        "rollout_corr/rollout_is_seq_min": "The least.",
+        **_each("rollout_corr/rollout_is_seq_{}", "std max min", "The {} of these means over sequences."),
         "rollout_corr/rollout_is_seq_max_deviation": "Largest |mean weight - 1| of a sequence.",
         "rollout_corr/rollout_is_seq_fraction_high": "Sequences whose mean weight, unbounded, was above the bound.",
         "rollout_corr/rollout_is_seq_fraction_low": "Below it.",
     },
     "roll": {
         "actor/ppo_ratio_clipfrac@sum": "Ratio-only; unmasked sum over valid tokens, so more than 1 is possible.",
-        "actor/ppo_ratio_low_clipfrac@sum": "The part below the range.",
-        "actor/ppo_ratio_high_clipfrac@sum": "The part above the range.",
+        **_each("actor/ppo_ratio_{}_clipfrac@sum", "low high", "The part on the {} side of the range."),
         "actor/clipfrac@sum": "Gated, averaged as the loss is: a sum over tokens in seq-mean-token-sum.",
         "actor/approxkl@sum": "lr^2 / 2, averaged as the loss is.",
         "actor/policykl@sum": "+lr, averaged as the loss is: the sign opposite to verl's ppo_kl.",
@@ -178,10 +162,8 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
     "nemo_rl": {
         "probs_ratio": "Token mean of r.",
         "probs_ratio_clamped": "Token mean of r after the clip.",
-        "probs_ratio_min": "Least r.",
-        "probs_ratio_max": "Largest r.",
-        "probs_ratio_clamped_min": "Least r after the clip.",
-        "probs_ratio_clamped_max": "Largest r after the clip.",
+        **_each("probs_ratio_{}", "min max", "The {} of r."),
+        **_each("probs_ratio_clamped_{}", "min max", "The {} of r after the clip."),
         "kl_penalty": "KL to the reference, averaged as the loss is, without its weight.",
         "policy_kl_error": "KL estimate of the sampler from the old policy, token mean.",
         "gen_kl_error": "The same the other way round.",
@@ -207,17 +189,14 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         "val/rho_weight": "Token mean of the sampler weight rho, after its bounds.",
         "val/rho_clipfrac": "Tokens whose rho its bounds changed.",
         "val/rho_drop_frac": "Tokens that rho's mask dropped.",
-        "val/rho_drop_low_frac": "Those with rho too low.",
-        "val/rho_drop_high_frac": "Those with rho too high.",
+        **_each("val/rho_drop_{}_frac", "low high", "Those with rho too {}."),
     },
     "prime_rl": {
         "is_masked": "Tokens whose probability moved too far from the sampler's, whatever A; mean over sequences.",
         "is_masked_low": "Moved down with A <= 0.",
         "is_masked_high": "Moved up with A > 0.",
-        "masked_mismatch_kl": "k3 to the sampler over dropped tokens.",
-        "unmasked_mismatch_kl": "k3 to the sampler over kept tokens.",
-        "masked_advantage_positive": "Dropped tokens with A > 0, share of the dropped.",
-        "masked_advantage_negative": "Dropped tokens with A < 0, share of the dropped.",
+        **_each("{}_mismatch_kl", "masked unmasked", "k3 to the sampler over {} tokens, the dropped or the kept."),
+        **_each("masked_advantage_{}", "positive negative", "Share of the dropped tokens with a {} advantage."),
     },
     "skyrl": {
         "clip_ratio": "Gated (cispo: ratio-only; 0 in sapo and kl_cov), token mean; r in float32.",
@@ -225,20 +204,15 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         "importance_ratio": "Token mean of r, where nothing is clipped.",
         "cispo/ratio_mean": "Token mean of r.",
         "cispo/ratio_clamped_mean": "Token mean of r after the cap.",
-        "cispo/ratio_max": "Largest r.",
-        "cispo/ratio_min": "Least r.",
+        **_each("cispo/ratio_{}", "max min", "The {} of r."),
         "is_ratio_mean": "Token mean of the sampler weight before its bounds.",
         "is_ratio_std": "Its standard deviation over all positions, 0 at padding.",
-        "is_ratio_max": "The largest, 0 at padding counted.",
-        "is_ratio_min": "The least, 0 at padding counted.",
-        "tis_token_clip_high_ratio": "Tokens whose weight was truncated.",
-        "tis_seq_clip_high_ratio": "Sequences whose weight was truncated.",
+        **_each("is_ratio_{}", "max min", "Its {}, 0 at padding counted."),
+        **_each("tis_{}_clip_high_ratio", "token seq", "Share ({}) whose weight was truncated."),
         "geo_sequence_mask_masked_ratio": "Sequences whose geometric mean weight was out of bounds.",
-        "geo_sequence_mask_over_high_ratio": "Above them.",
-        "geo_sequence_mask_under_low_ratio": "Below them.",
         "product_sequence_mask_masked_ratio": "Sequences whose weight, a product, was out of bounds.",
-        "product_sequence_mask_over_high_ratio": "Above them.",
-        "product_sequence_mask_under_low_ratio": "Below them.",
+        **_each("{}_sequence_mask_over_high_ratio", "geo product", "Above them."),
+        **_each("{}_sequence_mask_under_low_ratio", "geo product", "Below them."),
         "token_mask_ratio": "Tokens whose weight was out of bounds.",
     },
     "torchtune": {

@@ -20,6 +20,7 @@ from grpolab.run_files import (
     JOURNAL,
     TEXT,
     TIMING,
+    WARM_START,
     WEIGHTS,
     Record,
     Types,
@@ -38,6 +39,7 @@ _PROVENANCE: Types = {
     **dict.fromkeys(("warm_start", "dataset", "content", "hardware", "framework"), (dict, type(None))),
     **dict.fromkeys(("diff", "commit", "lock_sha256", "python"), TEXT),
     **dict.fromkeys(("results_version", "threads"), COUNT),
+    "dirty": (bool,),
 }
 _PLAN: Types = {
     **dict.fromkeys(("study", "file", "question", "title", "compare", "baseline", "primary_metric"), (str,)),
@@ -101,7 +103,11 @@ def check_policy(folder: Path, outcome: Record) -> None:
 def read_provenance(folder: Path) -> Record:
     """Read provenance.json; empty for a run that failed before it. Raises Damaged."""
     path = folder / "provenance.json"
-    return check_types(read_object(path) or {}, _PROVENANCE, path)
+    provenance = check_types(read_object(path) or {}, _PROVENANCE, path)
+    check_types(provenance.get("warm_start") or {}, WARM_START, path)
+    content = provenance.get("content") or {}
+    check_types(content, dict.fromkeys(content, (dict,)), path)
+    return provenance
 
 
 def read_settings(folder: Path) -> Record:

@@ -27,7 +27,7 @@ _OUTCOME: Types = {
     **dict.fromkeys(("reason", "error", "policy_sha256", "journal_sha256"), TEXT),
     **dict.fromkeys(("rollout_steps", "optimizer_steps", "completions"), COUNT),
 }
-_WARM_START: Types = {
+WARM_START: Types = {
     **{"signature": (str,), "sha256": (str,), "accuracy": NUMBER, "steps": (int,), "seconds": (int, float)},
 }
 
@@ -53,10 +53,10 @@ def read_warm_start(folder: Path) -> Record | None:
     path = folder / "outcome.json"
     if (made := read_object(path)) is None:
         return None
-    made = {key: value for key, value in made.items() if key in _WARM_START}
-    if lacking := _WARM_START.keys() - made:
+    made = {key: value for key, value in made.items() if key in WARM_START}
+    if lacking := WARM_START.keys() - made:
         raise Damaged(f"{path} lacks {', '.join(sorted(lacking))}")
-    check_types(made, _WARM_START, path)
+    check_types(made, WARM_START, path)
     if made["steps"] and weights_sha256(folder / WEIGHTS) != made["sha256"]:
         raise Damaged(f"{folder / WEIGHTS} has not the weights that outcome.json was written for (sha256)")
     return made

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from grpolab.cli import main
-from grpolab.doctor import diagnose_log, page
+from grpolab.doctor import diagnose_log, examine, page
+from grpolab.doctor.evidence import to_evidence
 from grpolab.errors import RequestError
 from grpolab.framework_names import LOG_NAMES, LOG_ONLY
 from grpolab.meanings import METRICS
@@ -212,8 +213,8 @@ def test_a_group_of_one_is_seen_in_the_extremes_of_a_log() -> None:
     ]
     centred = [row | {"critic/advantages/max": 1.0, "critic/advantages/min": -1.0} for row in rows]
     assert read_rows("a", raw).framework == "verl"
-    assert [cause.cause for cause in page.diagnose_rows("a", raw).findings] == ["group_of_one"]
-    assert page.diagnose_rows("a", centred).findings == ()
+    assert [cause.cause for cause in examine(to_evidence(read_rows("a", raw))).findings] == ["group_of_one"]
+    assert examine(to_evidence(read_rows("a", centred))).findings == ()
 
 
 def test_what_is_missing_is_said_under_the_name_that_the_framework_has_for_it(tmp_path: Path) -> None:

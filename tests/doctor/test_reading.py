@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from mlflow import MlflowClient
 from safetensors.numpy import save_file
 
 from grpolab.cli import main
-from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, examine, page
+from grpolab.doctor import diagnose, diagnose_log, examine, page
 from grpolab.doctor.evidence import to_evidence
 from grpolab.doctor.run_folder import compare_weights, read_run
 from grpolab.errors import RequestError
-from grpolab.readers.logs import read_log
+from grpolab.readers.logs import read_log, read_rows
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -42,6 +43,10 @@ def write_run(folder: Path, steps: int = 12, outcome: bool = True, **settings: o
     return folder
 
 
+def causes(diagnosis: page.Diagnosis) -> list[str]:
+    return [finding.cause for finding in diagnosis.findings]
+
+
 def test_sound_folder(tmp_path: Path) -> None:
     diagnosis = diagnose(write_run(tmp_path / "run"))
     assert diagnosis.findings == ()
@@ -49,24 +54,54 @@ def test_sound_folder(tmp_path: Path) -> None:
     assert "No cause found" in page.text(diagnosis)
 
 
-def test_a_journal_that_is_not_the_recorded_one_is_said(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
+def line(place: int, write: Callable[[str], str]) -> Callable[[Path], None]:
+    """Write a line of the journal anew."""
+
+    def damage(folder: Path) -> None:
+        lines = (folder / "journal.jsonl").read_text().splitlines()
+        lines[place] = write(lines[place])
+        (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+
+    return damage
+
+
+def forge_hash(folder: Path) -> None:
     outcome = json.loads((folder / "outcome.json").read_text())
     (folder / "outcome.json").write_text(json.dumps(outcome | {"journal_sha256": "0" * 64}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "state", "unknown", "named"),
+    [
+        (forge_hash, "; damaged: its files are not those", "not the journal that outcome.json was written for", []),
+        (line(20, lambda text: text[:30]), "4 rollout steps", "the journal from line 21 of 60 on", []),
+        (
+            line(7, lambda text: json.dumps(json.loads(text) | {"loss": "nan", "grad_norm": "inf"})),
+            "12 rollout steps",
+            "the loss: loss is not finite in 1 record",
+            ["not_finite"],
+        ),
+        (lambda folder: (folder / "journal.jsonl").unlink(), "0 rollout steps", "the journal: there is none", []),
+    ],
+)
+def test_damage_is_said_and_what_is_whole_is_read(
+    damage: Callable[[Path], None], state: str, unknown: str, named: list[str], tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path / "run")
+    damage(folder)
     diagnosis = diagnose(folder)
-    assert "; damaged: its files are not those that it ended with" in diagnosis.state
-    said = f"{folder / 'journal.jsonl'} is not the journal that outcome.json was written for (journal_sha256)"
-    assert said in diagnosis.unknown
+    assert state in diagnosis.state
+    assert any(unknown in sentence for sentence in diagnosis.unknown)
+    assert causes(diagnosis) == named
 
 
 @pytest.mark.parametrize("signature", ["../../elsewhere", "/etc", 7])
 def test_weights_are_compared_with_no_file_outside_of_the_results(tmp_path: Path, signature: object) -> None:
     folder = write_run(tmp_path / "results" / "runs" / ("a" * 16))
-    (folder / "provenance.json").write_text(
-        json.dumps({"warm_start": {"signature": signature}, "dataset": {"evaluation_items": 100}})
-    )
-    diagnosis = diagnose(folder)
-    assert any(f"{signature!r} is not a warm start's signature" in sentence for sentence in diagnosis.unknown)
+    provenance = {"warm_start": {"signature": signature}, "dataset": {"evaluation_items": 100}}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    said = f"{signature!r} is not a warm start's signature"
+    assert any(said in sentence for sentence in diagnose(folder).unknown)
 
 
 def test_planted_fault_is_not_read_from_the_settings(tmp_path: Path) -> None:
@@ -84,37 +119,6 @@ def test_run_that_still_goes_is_diagnosed_so_far(tmp_path: Path) -> None:
     diagnosis = diagnose(folder)
     assert diagnosis.state == "still going, after 5 rollout steps of 12: this is a diagnosis so far"
     assert not [text for text in diagnosis.unknown if "damaged" in text]
-
-
-def test_damaged_journal_is_read_up_to_the_damage_and_said(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    lines = (folder / "journal.jsonl").read_text().splitlines()
-    lines[20] = lines[20][:30]
-    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
-    diagnosis = diagnose(folder)
-    assert "the journal from line 21 of 60 on: the line is damaged" in diagnosis.unknown
-    assert "4 rollout steps" in diagnosis.state
-
-
-def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    lines = (folder / "journal.jsonl").read_text().splitlines()
-    lines[7] = json.dumps(json.loads(lines[7]) | {"loss": "nan", "grad_norm": "inf"})
-    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
-    diagnosis = diagnose(folder)
-    assert "the loss: loss is not finite in 1 record" in diagnosis.unknown
-    assert [finding.cause for finding in diagnosis.findings] == ["not_finite"]
-    log = tmp_path / "log.csv"
-    log.write_text("step,actor/pg_loss,critic/score/mean\n0,0.1,0.5\n1,nan,0.5\n")
-    assert "the loss: loss is not finite in 1 record" in diagnose_log("verl", log).unknown
-
-
-def test_empty_folder_says_that_there_is_no_journal(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    (folder / "journal.jsonl").unlink()
-    diagnosis = diagnose(folder)
-    assert diagnosis.findings == ()
-    assert "the journal: there is none" in diagnosis.unknown
 
 
 def test_unreadable_settings_are_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -146,17 +150,14 @@ def test_weights_beside_their_start(tmp_path: Path) -> None:
 # Their tiny untrained models never end an answer, which is the one thing that is wrong with them.
 
 
-def test_trl_with_one_iteration_is_normal() -> None:
-    diagnosis = diagnose_log("trl", LOGS / "trl_mu1.json")
-    assert [finding.cause for finding in diagnosis.findings] == ["truncated_from_the_start"]
-    assert [note.cause for note in diagnosis.notes] == ["no_reuse", "zero_first_loss"]
+@pytest.mark.parametrize(
+    ("iterations", "notes"), [(1, ["no_reuse", "zero_first_loss"]), (4, ["zero_first_loss", "negative_loss"])]
+)
+def test_trl_logs_of_one_and_of_four_iterations(iterations: int, notes: list[str]) -> None:
+    diagnosis = diagnose_log("trl", LOGS / f"trl_mu{iterations}.json")
+    assert causes(diagnosis) == ["truncated_from_the_start"]
+    assert [note.cause for note in diagnosis.notes] == notes
     assert any("ratio/token_max is missing" in text for text in diagnosis.unknown)
-
-
-def test_trl_with_four_iterations_clips_and_nothing_is_wrong() -> None:
-    diagnosis = diagnose_log("trl", LOGS / "trl_mu4.json")
-    assert [finding.cause for finding in diagnosis.findings] == ["truncated_from_the_start"]
-    assert "no_reuse" not in [note.cause for note in diagnosis.notes]
 
 
 def test_trl_with_equal_rewards(tmp_path: Path) -> None:
@@ -165,63 +166,65 @@ def test_trl_with_equal_rewards(tmp_path: Path) -> None:
         row |= {"grad_norm": 0.0, **({"frac_reward_zero_std": 1.0} if "reward" in row else {})}
         row |= {"completions/clipped_ratio": 0.0, "completions/min_length": 3.0}
     (tmp_path / "state.json").write_text(json.dumps(state))
-    assert diagnose_log("trl", tmp_path / "state.json").findings[0].cause == "constant_reward"
+    assert causes(diagnose_log("trl", tmp_path / "state.json"))[0] == "constant_reward"
 
 
 VERL = {"actor/pg_clipfrac": 0.0, "actor/ppo_kl": 0.0, "actor/grad_norm": 0.5, "actor/lr": 1e-6}
+ROLL = {"actor/clipfrac@sum": 0.1, "actor/ratio_max@max": 1.5, "actor/ratio_min@min": 0.6, "critic/score/mean": 0.3}
+
+
+def diagnose_lines(framework: str, tmp_path: Path, rows: list[dict]) -> page.Diagnosis:
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return diagnose_log(framework, tmp_path / "log.jsonl")
 
 
 def test_verl_without_clipping_is_left_open_with_its_readings(tmp_path: Path) -> None:
-    lines = [json.dumps({"step": step, "data": {**VERL, "critic/score/mean": 0.1}}) for step in range(20)]
-    (tmp_path / "log.jsonl").write_text("\n".join(lines))
-    diagnosis = diagnose_log("verl", tmp_path / "log.jsonl")
+    rows = [{"step": step, "data": {**VERL, "critic/score/mean": 0.1}} for step in range(20)]
+    diagnosis = diagnose_lines("verl", tmp_path, rows)
     assert diagnosis.findings == ()
     assert diagnosis.unknown[0].startswith("why the clip fraction is 0 in all 20 rows: one update per batch")
 
 
-def test_verl_that_collapsed_is_named(tmp_path: Path) -> None:
+def test_verl_that_collapsed_is_named_and_a_loss_that_is_not_finite_said(tmp_path: Path) -> None:
     score = np.linspace(0.5, 0.0, 30)
     frame = pd.DataFrame({"step": range(30), **VERL, "actor/pg_clipfrac": 0.1, "critic/score/mean": score})
     frame.to_csv(tmp_path / "log.csv", index=False)
-    assert [finding.cause for finding in diagnose_log("verl", tmp_path / "log.csv").findings] == ["destroyed_policy"]
+    assert causes(diagnose_log("verl", tmp_path / "log.csv")) == ["destroyed_policy"]
+    (tmp_path / "log.csv").write_text("step,actor/pg_loss,critic/score/mean\n0,0.1,0.5\n1,nan,0.5\n")
+    assert "the loss: loss is not finite in 1 record" in diagnose_log("verl", tmp_path / "log.csv").unknown
 
 
 def test_roll_logs_ratios(tmp_path: Path) -> None:
-    row = {"actor/clipfrac@sum": 0.1, "actor/ratio_max@max": 1.5, "actor/ratio_min@min": 0.6, "critic/score/mean": 0.3}
-    (tmp_path / "log.jsonl").write_text("\n".join(json.dumps(row) for _ in range(5)))
-    diagnosis = diagnose_log("roll", tmp_path / "log.jsonl")
+    diagnosis = diagnose_lines("roll", tmp_path, [ROLL] * 5)
     assert diagnosis.findings == ()
     assert not any("ratio/token_max is missing" in text for text in diagnosis.unknown)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content"),
     [
-        ("state.json", "{}", "holds no metric that trl logs"),
-        ("state.json", "not json", "holds no metric that trl logs"),
-        ("log.csv", "a,b\n1,2\n", "holds no metric that trl logs"),
-        ("log.jsonl", '{"accuracy": 1}\n', "holds no metric that trl logs"),
-        ("log.csv", "", "holds no metric that trl logs"),
-        ("log.csv", "a,b\n1,2,3\n", "holds no metric that trl logs"),
-        ("log.jsonl", "[1]\n", "holds no metric that trl logs"),
-        ("state.json", '{"log_history": [1]}', "holds no metric that trl logs"),
+        ("state.json", "{}"),
+        ("state.json", "not json"),
+        ("log.csv", "a,b\n1,2\n"),
+        ("log.jsonl", '{"accuracy": 1}\n'),
+        ("log.csv", ""),
+        ("log.csv", "a,b\n1,2,3\n"),
+        ("log.jsonl", "[1]\n"),
+        ("state.json", '{"log_history": [1]}'),
     ],
 )
-def test_wrong_logs_are_refused_in_one_sentence(tmp_path: Path, name: str, content: str, says: str) -> None:
+def test_wrong_logs_are_refused_in_one_sentence(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(RequestError, match=says) as error:
+    with pytest.raises(RequestError, match="holds no metric that trl logs") as error:
         diagnose_log("trl", tmp_path / name)
     assert len(error.value.problems) == 1
 
 
-def test_missing_log_is_refused(tmp_path: Path) -> None:
+def test_a_missing_log_and_tracked_names_of_nobody_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="cannot be read as a log"):
         diagnose_log("verl", tmp_path / "none.csv")
-
-
-def test_tracked_names_of_nobody_are_refused() -> None:
     with pytest.raises(RequestError, match="holds no metric of an update"):
-        diagnose_rows("abc", [{"step": 0, "accuracy": 0.5}])
+        read_rows("abc", [{"step": 0, "accuracy": 0.5}])
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """One tiny study through every engine, equal to the bit. `make test-all WHAT=engines` installs what it needs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -12,10 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -32,14 +27,8 @@ STUDY = {
     "overrides": [
         *("task=addition", "task.digits=1", "reward.weights={correct: 1.0, format: 1.0}", "warm_start.max_steps=0"),
         *("model.hidden_size=16", "model.layers=1", "model.heads=2", "model.intermediate_size=32"),
-        *(
-            "max_completion_length=3",
-            "prompts_per_step=4",
-            "num_generations=4",
-            "rollout_steps=4",
-            "learning_rate=0.01",
-        ),
-        *("evaluation.every=2", "evaluation.items=20"),
+        *("max_completion_length=3", "prompts_per_step=4", "num_generations=4", "rollout_steps=4"),
+        *("learning_rate=0.01", "evaluation.every=2", "evaluation.items=20"),
     ],
     "factors": {"clip": {"symmetric": [], "no_clip": ["kernel=ratio"]}},
     "compare": "clip",
@@ -48,13 +37,8 @@ STUDY = {
     "primary_metric": "eval/accuracy_expected",
     "hypotheses": [
         {
-            "id": "H",
-            "says": "Without clipping, accuracy ends lower.",
-            "metric": "final_score",
-            "contrast": {"of": "no_clip", "minus": "symmetric"},
-            "direction": "less",
-            "budget": "rollouts",
-            "source": "none",
+            **{"id": "H", "says": "Accuracy ends lower.", "metric": "final_score", "direction": "less"},
+            **{"contrast": {"of": "no_clip", "minus": "symmetric"}, "budget": "rollouts", "source": "none"},
         }
     ],
     "figures": ["F1"],
@@ -101,92 +85,81 @@ def score(prompt, answer, completion):
 """
 
 
-@dataclass(frozen=True)
 class Gate:
     """Holds runs in their second rollout step, in whichever process they are."""
 
-    folder: Path
+    def __init__(self, folder):
+        self.folder = folder
+        (folder / "rewards.py").write_text(REWARD)
+        reward = [f"reward.function={folder / 'rewards.py'}:score", "reward.weights={correct: 1.0}"]
+        self.overrides = [*reward, "machine.tracking_uri=null"]
 
-    def shut(self) -> None:
+    def shut(self):
         for file in self.folder.glob("waits-*"):
             file.unlink()
         (self.folder / "shut").touch()
 
-    def open(self) -> None:
+    def open(self):
         (self.folder / "shut").unlink(missing_ok=True)
 
-    def waiting(self) -> int:
+    def waiting(self):
         """How many runs have come to it."""
         return len(list(self.folder.glob("waits-*")))
 
-    @property
-    def overrides(self) -> list[str]:
-        reward = [f"reward.function={self.folder / 'rewards.py'}:score", "reward.weights={correct: 1.0}"]
-        return [*reward, "machine.tracking_uri=null"]
-
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+def gate(tmp_path_factory):
     """One for all, since its path is part of each run's settings."""
-    folder = tmp_path_factory.mktemp("gate")
-    (folder / "rewards.py").write_text(REWARD)
-    return Gate(folder)
+    return Gate(tmp_path_factory.mktemp("gate"))
 
 
-def through(root: Path, gate: Gate, *overrides: str, jobs: int | None = None) -> dict[str, str]:
+def through(root, gate, *overrides, jobs=None):
     """What the study comes to: the hashes of each run's journal and weights."""
     asked = plans("smoke", [f"machine.results={root}", *gate.overrides, *overrides])
     assert sweep(asked, jobs, report=False) == 0
     files = [file for name in ("journal.jsonl", "policy.safetensors") for file in Results(root).runs.glob(f"*/{name}")]
     assert len(files) == 2 * sum(len(plan.cells) for plan in asked)
-    assert not list(root.glob(".probe-*"))
     return {f"{file.parent.name}/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def once(is_so: Callable[[], Any], do: Callable[[], Any]) -> threading.Thread:
+def once(is_so, do):
     """Do something as soon as something is so."""
 
-    def watch() -> None:
+    def watch():
         while not is_so():
             time.sleep(0.1)
         do()
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory, gate: Gate) -> dict[str, str]:
+def local(tmp_path_factory, gate):
     gate.open()
     return through(tmp_path_factory.mktemp("local"), gate, jobs=1)
 
 
-def test_two_workers_here(local: dict[str, str], gate: Gate, tmp_path: Path) -> None:
+def test_two_workers_here(local, gate, tmp_path):
     assert through(tmp_path, gate, jobs=2) == local
 
 
 @pytest.fixture
-def cluster() -> Iterator[subprocess.Popen[str]]:
+def cluster():
     """A Ray of two nodes, its address on standard output; a line on standard input kills the second."""
     pytest.importorskip("ray")
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", CLUSTER], env=environment, start_new_session=True, **pipes)
+    environment, pipe = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}, subprocess.PIPE
+    words = [sys.executable, "-c", CLUSTER]
+    process = subprocess.Popen(words, env=environment, start_new_session=True, stdin=pipe, stdout=pipe, text=True)
     yield process
     process.communicate("\n\n", timeout=60)
 
 
-def test_ray_of_which_a_node_is_killed(
-    local: dict[str, str], cluster: subprocess.Popen[str], gate: Gate, tmp_path: Path
-) -> None:
+def test_ray_of_which_a_node_is_killed(local, cluster, gate, tmp_path):
     """While each node has a run that has done a step."""
-    assert cluster.stdin
-    assert cluster.stdout
     address, stdin, stdout = cluster.stdout.readline().strip(), cluster.stdin, cluster.stdout
-    said_so: list[str] = []
+    said_so = []
 
-    def kill() -> None:
+    def kill():
         stdin.write("\n")
         stdin.flush()
         said_so.append(stdout.readline())
@@ -198,24 +171,22 @@ def test_ray_of_which_a_node_is_killed(
     assert said_so == ["killed\n"]
 
 
-def test_submitit_on_this_machine(local: dict[str, str], gate: Gate, tmp_path: Path) -> None:
+def test_submitit_on_this_machine(local, gate, tmp_path):
     pytest.importorskip("submitit")
     assert through(tmp_path, gate, "launcher=slurm", "machine.launcher.cluster=local", jobs=2) == local
 
 
 @pytest.mark.slow
-def test_slurm_of_which_a_job_is_preempted(
-    local: dict[str, str], gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_of_which_a_job_is_preempted(local, gate, tmp_path, monkeypatch):
     """Minutes: Slurm holds a job that it has requeued for two."""
     pytest.importorskip("submitit")
     if os.geteuid() or not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))):
         pytest.skip("needs root and Debian's slurmctld, slurmd, slurm-client and munge")
     slurm, root = tmp_path / "slurm", tmp_path / "results"
     monkeypatch.setenv("SLURM_CONF", str(slurm / "slurm.conf"))
-    requeued: list[str] = []
+    requeued = []
 
-    def preempt() -> None:
+    def preempt():
         listing = subprocess.run(["squeue", "-rht", "R", "-o", "%i"], capture_output=True, text=True, check=True)
         requeued.extend(listing.stdout.split()[:1])
         subprocess.run(["scancel", "--signal", signal.Signals.SIGUSR2.name[3:], *requeued], check=True)
@@ -235,7 +206,7 @@ def test_slurm_of_which_a_job_is_preempted(
 
 
 @pytest.fixture(params=["ray", "submitit"])
-def engine(request: pytest.FixtureRequest) -> list[str]:
+def engine(request):
     """Overrides that choose an engine: a Ray of two nodes, or submitit's local executor."""
     pytest.importorskip(request.param)
     if request.param == "submitit":
@@ -244,13 +215,13 @@ def engine(request: pytest.FixtureRequest) -> list[str]:
     return ["launcher=ray", f"machine.launcher.address={ray.stdout.readline().strip()}"]
 
 
-def command(*words: str, folder: Path | None = None) -> subprocess.Popen[str]:
+def command(*words, folder=None):
     """`grpolab`, as a process of its own."""
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen([sys.executable, "-m", "grpolab", *words], cwd=folder, **pipes)
 
 
-def said(*words: str, folder: Path | None = None) -> str:
+def said(*words, folder=None):
     """What a command prints that ends well."""
     process = command(*words, folder=folder)
     text = process.communicate(timeout=600)[0]
@@ -260,9 +231,7 @@ def said(*words: str, folder: Path | None = None) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_command_that_ends_is_given_again(
-    number: signal.Signals, engine: list[str], local: dict[str, str], gate: Gate, tmp_path: Path
-) -> None:
+def test_a_command_that_ends_is_given_again(number, engine, local, gate, tmp_path):
     words = [f"machine.results={tmp_path}", *gate.overrides, *engine]
     gate.shut()
     sweeping = command("sweep", "smoke", *words)
@@ -281,28 +250,26 @@ def test_a_command_that_ends_is_given_again(
 
 
 @pytest.mark.slow
-def test_ray_that_the_command_starts_itself(local: dict[str, str], gate: Gate, tmp_path: Path) -> None:
+def test_ray_that_the_command_starts_itself(local, gate, tmp_path):
     pytest.importorskip("ray")
     assert through(tmp_path, gate, "launcher=ray") == local
 
 
 @pytest.mark.slow
-def test_looks_events_and_tuning(engine: list[str], tmp_path: Path) -> None:
+def test_looks_events_and_tuning(engine, tmp_path):
     (tmp_path / "experiments").mkdir()
     shutil.copytree(project_root() / "conf", tmp_path / "conf")
     (tmp_path / "experiments" / "mine.yaml").write_text(yaml.safe_dump(STUDY))
 
-    def all_of_it(root: Path, *overrides: str) -> tuple[list[Any], list[Any]]:
+    def all_of_it(root, *overrides):
         """What the looks said, and the trials of the tuning."""
         words = [f"machine.results={root}", "machine.tracking_uri=null", *overrides]
         looked = said("sweep", "mine", "--until-decided", "--max-seeds=10", "--json-lines", *words, folder=tmp_path)
         events = [json.loads(line) for line in looked.splitlines() if line.startswith("{")]
         said("tune", "mine", *words, folder=tmp_path)
         trials = json.loads(Results(root).trials("mine").read_text())["trials"]
-        return (
-            [{**event, "time": None} for event in events if event["event"] in ("look", "end")],
-            [{key: value for key, value in trial.items() if key != "timing"} for trial in trials],
-        )
+        looks = [{**event, "time": None} for event in events if event["event"] in ("look", "end")]
+        return looks, [{key: value for key, value in trial.items() if key != "timing"} for trial in trials]
 
     looks, trials = all_of_it(tmp_path / "there", *engine)
     assert [event.get("seeds") for event in looks] == [5, 10, None]

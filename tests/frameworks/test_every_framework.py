@@ -78,16 +78,11 @@ def test_a_key_that_is_set_acts_in_a_dialect_too(framework: str) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @torch.no_grad()
 def test_every_metric_that_is_logged_where_one_can_train_has_a_definition(framework: str) -> None:
-    points = [
-        PLAIN.but(beta=0.0, kl_estimator=None, kl_gradient=None),
-        PLAIN.but(kl_gradient="score_function"),
-    ]
+    points = [PLAIN.but(beta=0.0, kl_estimator=None, kl_gradient=None), PLAIN.but(kl_gradient="score_function")]
     for level in ("sequence", "geometric"):
         points.append(PLAIN.but(sampler_correction=SamplerCorrection.of(level, "mask", 0.9, 1.1)))
     for kernel, level in product(SURROGATES, RATIOS):
-        points.append(
-            PLAIN.but(importance_sampling_level=level, kernel=kernel, kernel_options=VALUES["kernel_options"])
-        )
+        points.append(PLAIN.but(importance_sampling_level=level, kernel=kernel, kernel_options=OPTIONS))
     for point in points:
         assert compute_metrics(framework, point, batch()).keys() <= FRAMEWORK_METRICS[framework].keys(), point
 

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+from grpolab.frameworks.shared import make_loss_inputs
+from grpolab.frameworks.vectors import make_inputs
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, policy_loss
+from grpolab.grpo.loss import policy_loss
 from grpolab.paths import project_root
 from grpolab.readers.exchange import export
 from grpolab.run.assembly import loss_recipe
@@ -67,26 +69,16 @@ def inputs() -> dict[str, Any]:
         "advantages": A_B1 * mask_BT,
         "mask": mask_BT.long(),
     }
-    return {name: value.tolist() for name, value in tensors.items()} | {
-        "seq_advantages": A_B1[:, 0].tolist(),
-        "tags": [],
-    }
+    lists = {name: value.tolist() for name, value in tensors.items()}
+    return {**lists, "seq_advantages": A_B1[:, 0].tolist(), "tags": []}
 
 
 def our_loss(settings: RunSettings, given: dict[str, Any]) -> float:
-    """The same minibatch by our objective."""
-    tensors = {name: torch.tensor(value, dtype=torch.double) for name, value in given.items() if name != "tags"}
-    mask_BT = tensors["mask"].bool()
-    found = LossInputs(
-        log_probs_BT=tensors["logprobs"],
-        old_log_probs_BT=tensors["old_logprobs"],
-        advantages=tensors["seq_advantages"][:, None],
-        mask_BT=mask_BT,
-        totals=Totals.of(mask_BT, settings.max_completion_length),
-        reference_log_probs_BT=tensors["ref_logprobs"],
-        entropy_BT=tensors["entropies"],
-    )
-    return float(policy_loss(resolve_run(settings).objective, found, loss_recipe(settings.framework)).total)
+    """The same minibatch by our objective; the sampler is not there."""
+    tensors = {**make_inputs({"inputs": given}), "rollout_logprobs": None}
+    totals = Totals.of(tensors["mask"], settings.max_completion_length)
+    batch = make_loss_inputs(tensors, advantages=tensors["seq_advantages"][:, None], totals=totals)
+    return float(policy_loss(resolve_run(settings).objective, batch, loss_recipe(settings.framework)).total)
 
 
 def trl_answers(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
@@ -110,9 +102,6 @@ def test_trls_defaults_are_as_the_linter_says(tmp_path: Path) -> None:
     on_policy["old_logprobs"] = on_policy["logprobs"]
     options = [{}, {"epsilon": 1e-9}, {"loss_type": "cispo"}]
     plain, tight, cispo = trl_answers([{"options": given, "inputs": on_policy} for given in options], tmp_path)
-    assert {name: plain["options"][name] for name in ("num_iterations", "steps_per_generation")} == {
-        "num_iterations": 1,
-        "steps_per_generation": 1,
-    }
+    assert (plain["options"]["num_iterations"], plain["options"]["steps_per_generation"]) == (1, 1)
     assert plain["grad_logprobs"] == tight["grad_logprobs"], "no epsilon acts"
     assert cispo["grad_norm"] / plain["grad_norm"] == pytest.approx(0.2), "gradients are scaled by 0.2"

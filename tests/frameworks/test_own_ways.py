@@ -42,7 +42,7 @@ def batch(log_ratio: Rows, mask: Rows, advantages: Rows, **others: Rows) -> Loss
 
 def loss_of(name: str, options: dict[str, Any], inputs: LossInputs) -> Loss:
     framework = load_framework(name)
-    return policy_loss(framework.objective(options), inputs, framework.recipe)
+    return policy_loss(framework.objective(options), inputs, framework)
 
 
 def total(name: str, options: dict[str, Any], inputs: LossInputs) -> float:
@@ -382,7 +382,7 @@ def test_clip_cov_leaves_out_what_verls_seed_draws() -> None:
         expected = sorted(eligible[torch.randperm(len(eligible))[:2]].tolist())  # int(.1 * 24)
     assert len(eligible) > 4
     given = replace(inputs, noise_BT=draw_like_verl(objective, inputs, 1234))
-    drawn_BT = policy_loss(objective, given, load_framework("verl").recipe).surrogate.dropped
+    drawn_BT = policy_loss(objective, given, load_framework("verl")).surrogate.dropped
     assert sorted(drawn_BT.nonzero().tolist()) == expected
 
 

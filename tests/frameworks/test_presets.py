@@ -27,6 +27,7 @@ def mode(name: str, **options: Any) -> dict[str, Any]:
 BY_SEQUENCE = {"loss_agg_mode": "seq-mean-token-mean"}
 SEQUENCES = {"loss_reduction": "sequence_mean"}
 CORRECTED = {"enable_vllm_is_correction": True}
+BINARY_KL = {"dppo": {"dppo_type": "binary_kl", "delta_low": 0.05, "delta_high": 0.05}}
 WEIGHTED = {"use_importance_sampling_correction": True}
 
 
@@ -103,10 +104,7 @@ MODES: dict[str, dict[str, Any]] = {
         for kind in ("dual_clip", "cispo", "dppo", "clip_cov", "kl_cov", "rollout_is", "importance_sampling")
     },
     **{f"skyrl/{kind}": {"policy_loss_type": kind, **SEQUENCES} for kind in ("gspo", "sapo")},
-    "skyrl/dppo_kl": {
-        "policy_loss_type": "dppo",
-        "dppo": {"dppo_type": "binary_kl", "delta_low": 0.05, "delta_high": 0.05},
-    },
+    "skyrl/dppo_kl": {"policy_loss_type": "dppo"} | BINARY_KL,
     "skyrl/sequence_mean": SEQUENCES,
     "skyrl/seq_mean_token_sum_norm": {"loss_reduction": "seq_mean_token_sum_norm"},
     "skyrl/tis": {"off_policy_correction": {"tis_ratio_type": "token"}},
@@ -162,10 +160,9 @@ def test_a_dialect_has_its_frameworks_advantages() -> None:
         settings = COMPOSER.compose([f"dialect={dialect}"])
         case = next(case for case in variants[name].cases if case["name"] == "binary")
         inputs = make_inputs(case)
-        group_B = torch.as_tensor(inputs["group_ids"])
-        chosen = settings.advantage_estimator, settings.scale_rewards, settings.scale_epsilon
-        found_B = advantages(Scored(inputs["rewards"], group_B), *chosen)
+        scored = Scored(inputs["rewards"], torch.as_tensor(inputs["group_ids"]))
+        ours_B = advantages(scored, settings.advantage_estimator, settings.scale_rewards, settings.scale_epsilon)
         expected = torch.tensor(case["advantages"], dtype=torch.double)
         if expected.ndim == 2:  # the same at every token
             expected = expected.gather(1, inputs["mask"].int().argmax(1, keepdim=True))[:, 0]
-        torch.testing.assert_close(found_B, expected, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(ours_B, expected, rtol=1e-6, atol=1e-7)

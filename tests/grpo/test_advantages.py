@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -71,18 +72,11 @@ def test_scales_of_interleaved_groups_of_unequal_size(scale: str) -> None:
 
 @pytest.mark.parametrize("baseline", ["group_mean", "leave_one_out", "length_weighted"])
 def test_a_group_of_one_keeps_its_reward_or_gets_nothing(baseline: str) -> None:
-    lengths_B = torch.tensor([3, 1, 1])
-    for scale in ("none", "group", "group_population", "leave_one_out", "group_mean"):
-        nothing = advantages(scored([5, 1, 1], [0, 1, 1], lengths_B=lengths_B), baseline, scale, epsilon=0.0)
-        reward = advantages(
-            scored([5, 1, 1], [0, 1, 1], lengths_B=lengths_B, lone_reward=True), baseline, scale, epsilon=0.0
-        )
-        assert (nothing.tolist(), reward.tolist()) == ([0, 0, 0], [5, 0, 0])
-
-
-def test_the_second_best_of_one_is_refused() -> None:
+    for scale, lone in itertools.product(("none", "group", "group_population", "leave_one_out", "group_mean"), (0, 5)):
+        given = scored([5, 1, 1], [0, 1, 1], lengths_B=torch.tensor([3, 1, 1]), lone_reward=bool(lone))
+        assert advantages(given, baseline, scale, epsilon=0.0).tolist() == [lone, 0, 0]
     with pytest.raises(ValueError, match="at least two"):
-        advantages(scored([5, 1, 1], [0, 1, 1]), "second_best")
+        advantages(given, "second_best")
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -112,11 +106,8 @@ def test_every_part_is_normalised_before_the_sum() -> None:
     parts = {"right": numbers(1, 0, 1, 1), "short": numbers(0, 40, 0, 40)}
     found_B = normalized_sum(parts, {"right": 1.0, "short": 2.0}, torch.tensor([0, 0, 1, 1]), epsilon=0.0)
     is_close(found_B, -1 / ROOT2, 1 / ROOT2, -ROOT2, ROOT2)
-
-
-def test_a_part_that_cannot_be_scored_counts_nothing_and_a_row_of_such_parts_is_left_out() -> None:
-    nan = math.nan
-    parts = {"right": numbers(1, 0, nan, nan), "short": numbers(nan, 3, 5, nan)}
+    # A part that cannot be scored counts nothing, and a row of such parts is left out.
+    parts = {"right": numbers(1, 0, math.nan, math.nan), "short": numbers(math.nan, 3, 5, math.nan)}
     found_B = normalized_sum(parts, {"right": 1.0, "short": 1.0}, torch.tensor([0, 0, 0, 0]), epsilon=0.0)
     is_close(found_B[:3], 1 / ROOT2, -ROOT2, 1 / ROOT2)
     assert found_B[3].isnan()
@@ -138,9 +129,8 @@ def test_whitening_conventions() -> None:
 
 def test_a_run_uses_the_axes_that_it_names() -> None:
     """reinforce++ on reward parts that are normalised first: whitened over tokens, so their token mean is 0."""
-    parts = tiny_parts(
-        scale_reward_parts="group", advantage_estimator="none", scale_rewards="none", whiten_advantages="bessel"
-    )
+    axes = {"scale_reward_parts": "group", "advantage_estimator": "none", "scale_rewards": "none"}
+    parts = tiny_parts(**axes, whiten_advantages="bessel")
     rollout = parts.learner.collector.rollout(parts.state.policy, 0)
     batch = rollout.batch
     summed_B = normalized_sum(rollout.parts, {"correct": 1.0, "format": 1.0}, batch.prompt_of_B)
@@ -154,8 +144,7 @@ def test_remax_compares_with_the_greedy_completion_of_the_prompt_also_after_a_re
     collector, policy = parts.learner.collector, parts.state.policy
     rollout = collector.rollout(policy, 0)
     always = replace(policy, temperature=1e-6)  # sampling that is greedy
-    noise_PT = torch.full((4, 3), 0.5)
-    greedy = sample(always, collector._prompt_tensors(policy, 0), 1, noise_PT)
+    greedy = sample(always, collector._prompt_tensors(policy, 0), 1, torch.full((4, 3), 0.5))
     texts = decode(policy.tokenizer, greedy.tokens_BT, greedy.mask_BT)
     expected = [sum(collector.score(e, t).values()) for e, t in zip(collector.prompts(0), texts, strict=True)]
     assert rollout.baseline_B is not None

@@ -36,7 +36,6 @@ POINTS: dict[str, dict[str, Any]] = {
     "dual clip": {"kernel": "clipped", "dual_clip": 2.0},
     "cispo, no lower bound": {"kernel": "cispo", "epsilon": 1.0, "epsilon_high": 4.0},
 }
-PENALISED = {"dro", "dppo_ratio", "ipo"}  # their penalty on the log ratio acts on any token
 every_kernel = pytest.mark.parametrize("kernel", POINTS)
 every_level = pytest.mark.parametrize("level", LEVELS)
 
@@ -47,17 +46,16 @@ def every_average(kernel: str, level: str, betas: tuple[float, ...] = (0.0, 0.1)
         yield GRPO.but(**POINTS[kernel], importance_sampling_level=level, aggregation=aggregation, beta=beta)
 
 
-def example(rows: int = 8, seed: int = 0, spread: float = 0.4, dtype: torch.dtype = torch.double) -> dict[str, Tensor]:
+def example(seed: int = 0, spread: float = 0.4, dtype: torch.dtype = torch.double) -> dict[str, Tensor]:
     """Random log-probs with ragged rows, one of them empty, advantages of both signs and a zero."""
     draw = torch.Generator().manual_seed(seed)
-    old_BT = -torch.rand(rows, 6, generator=draw, dtype=torch.double) * 2
-    lengths_B = torch.tensor([6, 4, 1, 3, 0, 5, 2, 6])[:rows]
+    old_BT = -torch.rand(8, 6, generator=draw, dtype=torch.double) * 2
     return {
-        "log_probs_BT": (old_BT + spread * torch.randn(rows, 6, generator=draw, dtype=torch.double)).to(dtype),
+        "log_probs_BT": (old_BT + spread * torch.randn(8, 6, generator=draw, dtype=torch.double)).to(dtype),
         "old_log_probs_BT": old_BT.to(dtype),
-        "reference_log_probs_BT": (old_BT + 0.2 * torch.randn(rows, 6, generator=draw, dtype=torch.double)).to(dtype),
-        "advantages_B": torch.tensor([0.9, -1.3, 0.6, -0.4, 1.0, 0.0, -0.8, 0.5], dtype=dtype)[:rows],
-        "mask_BT": torch.arange(6) < lengths_B[:, None],
+        "reference_log_probs_BT": (old_BT + 0.2 * torch.randn(8, 6, generator=draw, dtype=torch.double)).to(dtype),
+        "advantages_B": torch.tensor([0.9, -1.3, 0.6, -0.4, 1.0, 0.0, -0.8, 0.5], dtype=dtype),
+        "mask_BT": torch.arange(6) < torch.tensor([6, 4, 1, 3, 0, 5, 2, 6])[:, None],
     }
 
 
@@ -67,9 +65,8 @@ def totals_of(mask_BT: Tensor, micro_batches: int = 1) -> Totals:
 
 
 def inputs_of(given: dict[str, Tensor], totals: Totals | None = None) -> LossInputs:
-    names = ("log_probs_BT", "old_log_probs_BT", "reference_log_probs_BT")
     return LossInputs(
-        **{name: given[name] for name in names if name in given},
+        **{name: value for name, value in given.items() if name.endswith("log_probs_BT")},
         advantages=given["advantages_B"][:, None],
         rewards_B1=given["advantages_B"][:, None],
         mask_BT=given["mask_BT"],
@@ -77,9 +74,8 @@ def inputs_of(given: dict[str, Tensor], totals: Totals | None = None) -> LossInp
     )
 
 
-def loss_and_gradient(
-    objective: Objective, given: dict[str, Tensor], totals: Totals | None = None
-) -> tuple[Loss, Tensor]:
+def compute(objective: Objective, given: dict[str, Tensor], totals: Totals | None = None) -> tuple[Loss, Tensor]:
+    """The loss, and its gradient on the log-probs."""
     log_probs_BT = given["log_probs_BT"].clone().requires_grad_()
     loss = policy_loss(objective, inputs_of({**given, "log_probs_BT": log_probs_BT}, totals))
     (gradient_BT,) = torch.autograd.grad(loss.total, log_probs_BT)
@@ -90,23 +86,16 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-12) -> bool:
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
 
 
-# --- O5: at ratio 1 ---------------------------------------------------------------------------------------------------
+# --- oracles O5 to O8 -------------------------------------------------------------------------------------------------
 
 
 def test_at_ratio_one_the_objectives_have_one_gradient() -> None:
     given = example(spread=0.0)
-    mask_BT = given["mask_BT"]
-    gradient = {
-        name: loss_and_gradient(o, given)[1]
-        for name, o in {"grpo": GRPO, "gspo": GSPO, "dapo": DAPO, "cispo": CISPO, "dr_grpo": DR_GRPO}.items()
-    }
-    assert gradient["grpo"].abs().max() > 0
-    assert close(gradient["gspo"], gradient["grpo"])
-    assert close(gradient["cispo"], gradient["dapo"])
-    assert close(gradient["dr_grpo"], gradient["dapo"] * mask_BT.sum() / (len(mask_BT) * 16))
-
-
-# --- O6: GSPO-token ---------------------------------------------------------------------------------------------------
+    grpo, gspo, dapo, cispo, dr_grpo = (compute(o, given)[1] for o in (GRPO, GSPO, DAPO, CISPO, DR_GRPO))
+    assert grpo.abs().max() > 0
+    assert close(gspo, grpo)
+    assert close(cispo, dapo)
+    assert close(dr_grpo, dapo * given["mask_BT"].sum() / (len(dapo) * 16))
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
@@ -115,7 +104,7 @@ def test_gspo_is_gspo_token_where_advantages_are_per_sequence(aggregation: str, 
     """GSPO-token (2507.18071, eq. 13-14), written out: sg(s_i) pi / sg(pi) as each token's ratio."""
     given = example(spread=spread)
     mask_BT, A_B1 = given["mask_BT"], given["advantages_B"][:, None]
-    loss, gradient_BT = loss_and_gradient(GSPO.but(aggregation=aggregation), given)
+    loss, gradient_BT = compute(GSPO.but(aggregation=aggregation), given)
 
     log_probs_BT = given["log_probs_BT"].clone().requires_grad_()
     log_ratio_BT = torch.where(mask_BT, log_probs_BT - given["old_log_probs_BT"], 0.0)
@@ -128,20 +117,15 @@ def test_gspo_is_gspo_token_where_advantages_are_per_sequence(aggregation: str, 
     assert close(gradient_BT, expected_BT)
 
 
-# --- O7: micro-batches and padding ------------------------------------------------------------------------------------
-
-
 @every_kernel
 @every_level
 def test_splitting_a_minibatch_changes_nothing_except_for_bnpo(kernel: str, level: str) -> None:
     given = example()
     for objective, pieces in itertools.product(every_average(kernel, level), (2, 4)):
-        whole, gradient_BT = loss_and_gradient(objective, given)
+        whole, gradient_BT = compute(objective, given)
         totals = totals_of(given["mask_BT"], pieces)
-        parts = [
-            loss_and_gradient(objective, dict(zip(given, rows, strict=True)), totals)
-            for rows in zip(*(value.chunk(pieces) for value in given.values()), strict=True)
-        ]
+        micros = zip(*(value.chunk(pieces) for value in given.values()), strict=True)
+        parts = [compute(objective, dict(zip(given, rows, strict=True)), totals) for rows in micros]
         total = sum(loss.total.detach() for loss, _ in parts)
         same = abs(total - whole.total.detach()) <= 1e-12 and close(torch.cat([g for _, g in parts]), gradient_BT)
         assert same == (objective.aggregation != "token_mean_microbatch"), objective
@@ -153,21 +137,13 @@ def test_what_stands_at_padding_changes_nothing(kernel: str, level: str) -> None
     given = example()
     mask_BT = pad(given["mask_BT"], (0, 3))
     for objective, garbage in itertools.product(every_average(kernel, level), (1e30, -math.inf, math.nan)):
-        dirty = {
-            name: pad(value, (0, 3)).masked_fill(~mask_BT, garbage)
-            for name, value in given.items()
-            if name.endswith("log_probs_BT")
-        }
-        loss, gradient_BT = loss_and_gradient(
-            objective, {**dirty, "advantages_B": given["advantages_B"], "mask_BT": mask_BT}
-        )
-        expected, expected_BT = loss_and_gradient(objective, given)
+        names = [name for name in given if name.endswith("log_probs_BT")]
+        dirty = {name: pad(given[name], (0, 3)).masked_fill(~mask_BT, garbage) for name in names}
+        loss, gradient_BT = compute(objective, {**given, **dirty, "mask_BT": mask_BT})
+        expected, expected_BT = compute(objective, given)
         torch.testing.assert_close(loss.total, expected.total, rtol=1e-14, atol=1e-15)
         torch.testing.assert_close(gradient_BT[:, :6], expected_BT, rtol=1e-14, atol=1e-15)
         assert (gradient_BT[~mask_BT] == 0).all(), objective
-
-
-# --- O8: groups that teach nothing ------------------------------------------------------------------------------------
 
 
 PENALISED = ("dro", "dppo_ratio", "ipo")  # their penalty acts on any token
@@ -182,12 +158,9 @@ def test_equal_rewards_give_exactly_no_gradient(kernel: str, level: str, scale: 
     given = {name: value[:6] for name, value in example().items()}
     given["advantages_B"] = advantages(Scored(rewards_B, torch.arange(len(rewards_B)) // 3), scale=scale).double()
     for objective in every_average(kernel, level, betas=(0.0,)):
-        _, gradient_BT = loss_and_gradient(objective, given)
+        _, gradient_BT = compute(objective, given)
         assert (gradient_BT[:3] == 0).all(), objective
         assert gradient_BT[3:].abs().max() > 0, objective
-
-
-# --- derivatives ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kernel", ["clipped", "outer cap", "dual clip", "ratio", "dro", "sapo", "gmpo"])
@@ -207,7 +180,7 @@ def test_gradient_is_the_derivative(kernel: str, level: str) -> None:
 def test_gradient_of_cispo_is_the_derivative_with_the_weight_held(level: str) -> None:
     given = example(seed=3, spread=1.5)
     objective = CISPO.but(importance_sampling_level=level, epsilon_high=0.3)
-    loss, gradient_BT = loss_and_gradient(objective, given)
+    loss, gradient_BT = compute(objective, given)
     mask_BT = given["mask_BT"]
     log_ratio_BT = torch.where(mask_BT, given["log_probs_BT"] - given["old_log_probs_BT"], 0.0)
     if level == "sequence":
@@ -224,13 +197,10 @@ def test_kl_is_added_to_each_token_before_averaging() -> None:
     k3_BT = torch.where(given["mask_BT"], q_BT.exp() - q_BT - 1, 0.0)
     for aggregation in AGGREGATIONS:
         objective = GRPO.but(aggregation=aggregation)
-        without, _ = loss_and_gradient(objective, given)
-        with_kl, _ = loss_and_gradient(objective.but(beta=0.3), given)
+        without, _ = compute(objective, given)
+        with_kl, _ = compute(objective.but(beta=0.3), given)
         added = 0.3 * aggregate(aggregation, k3_BT, given["mask_BT"], totals_of(given["mask_BT"]))
         assert abs(with_kl.total - without.total - added) <= 1e-12
-
-
-# --- float32 ----------------------------------------------------------------------------------------------------------
 
 
 @every_kernel
@@ -240,7 +210,7 @@ def test_float32_stays_finite_while_the_ratio_does(kernel: str, level: str) -> N
     for objective, log_ratio in itertools.product(every_average(kernel, level), (20.0, 80.0, -20.0, -80.0)):
         given["log_probs_BT"] = given["old_log_probs_BT"] + log_ratio
         given["reference_log_probs_BT"] = given["log_probs_BT"] - log_ratio
-        loss, gradient_BT = loss_and_gradient(objective, given)
+        loss, gradient_BT = compute(objective, given)
         assert loss.total.isfinite(), objective
         assert gradient_BT.isfinite().all(), objective
 
@@ -250,11 +220,8 @@ def test_the_clip_hides_an_infinite_ratio_where_it_wins() -> None:
     given = example(dtype=torch.float32)
     given["log_probs_BT"] = given["old_log_probs_BT"] + 100
     given["advantages_B"] = torch.ones(8)
-    loss, _ = loss_and_gradient(GRPO, given)
+    loss, _ = compute(GRPO, given)
     assert loss.total.isfinite()
-
-
-# --- a new objective --------------------------------------------------------------------------------------------------
 
 
 def reinforce(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
@@ -265,6 +232,6 @@ def reinforce(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 def test_a_new_surrogate_is_a_function_and_a_line_in_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SURROGATES, "reinforce", Surrogate(f"{__name__}:reinforce"))
     given = example()
-    _, gradient_BT = loss_and_gradient(DAPO.but(kernel="reinforce"), given)
+    _, gradient_BT = compute(DAPO.but(kernel="reinforce"), given)
     mask_BT = given["mask_BT"]
     assert close(gradient_BT, -given["advantages_B"][:, None] * mask_BT / mask_BT.sum())

@@ -40,26 +40,17 @@ def test_weights_follow_from_the_warm_start_seed_and_no_global_state() -> None:
     assert tiny_policy(seed=1, warm_start={"seed": 0}).fingerprint() == first
 
 
-def test_fingerprint_sees_the_smallest_change() -> None:
+def test_a_frozen_copy_shares_nothing_and_a_fingerprint_sees_the_smallest_change() -> None:
     policy = tiny_policy()
-    before = policy.fingerprint()
+    copy, before = policy.frozen_copy(), policy.fingerprint()
     with torch.no_grad():
         weight = policy.weights()["lm_head.weight"]
         weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
-    assert policy.fingerprint() != before
-
-
-def test_a_frozen_copy_shares_nothing() -> None:
-    policy = tiny_policy()
-    copy = policy.frozen_copy()
-    with torch.no_grad():
+        assert policy.fingerprint() != before
         for weight in policy.weights().values():
             weight.add_(1)
-    assert copy.fingerprint() == tiny_policy().fingerprint()
+    assert copy.fingerprint() == before
     assert not any(weight.requires_grad for weight in copy.weights().values())
-
-
-# --- pretrained -------------------------------------------------------------------------------------------------------
 
 
 def test_a_saved_model_is_loaded_as_it_was(folder: Path) -> None:
@@ -69,23 +60,17 @@ def test_a_saved_model_is_loaded_as_it_was(folder: Path) -> None:
     assert not policy.model.training
 
 
-def test_a_tokenizer_without_an_end_is_refused(folder: Path) -> None:
+def test_a_model_or_tokenizer_that_cannot_be_used_is_refused_and_its_code_is_not_run(folder: Path) -> None:
+    """One without an end token, pickled weights, and a configuration that names its own Python class."""
     tokenizer = tiny_policy().tokenizer
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
     with pytest.raises(RequestError, match="its tokenizer has no end-of-sequence token"):
         pretrained(folder)
-
-
-def test_pickled_weights_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save(tiny_policy().model.state_dict(), folder / "pytorch_model.bin")
     with pytest.raises(RequestError, match=f"model.path={folder} cannot be loaded"):
         pretrained(folder)
-
-
-def test_code_that_comes_with_a_model_is_not_run(folder: Path) -> None:
-    """A folder whose configuration names its own Python class: it is refused, the class is never imported."""
     config = (folder / "config.json").read_text()
     named = config.replace("{", '{"auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},', 1)
     (folder / "config.json").write_text(named.replace('"model_type": "llama"', '"model_type": "own"'))

@@ -12,20 +12,13 @@ import pytest
 import torch
 from tiny import records, run_folder, tiny_policy, tiny_settings
 from torch import Tensor
-from transformers import (
-    BloomConfig,
-    Gemma2Config,
-    MambaConfig,
-    PreTrainedConfig,
-    Qwen2Config,
-)
+from transformers import BloomConfig, Gemma2Config, MambaConfig, PreTrainedConfig, Qwen2Config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from grpolab.errors import RequestError
-from grpolab.grpo.batch import Prompts, TrainingBatch
+from grpolab.grpo.batch import Completions, Prompts, TrainingBatch
 from grpolab.grpo.loading import compile_updates, find_reach
-from grpolab.grpo.model import old_log_probs, token_log_probs
-from grpolab.grpo.prefix_tree import PrefixTree
+from grpolab.grpo.model import Policy, old_log_probs, token_log_probs
 from grpolab.grpo.step import LearnerState, make_optimizer
 from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS, SURROGATES
@@ -38,41 +31,19 @@ from grpolab.sweep.compose import Composer
 REACH = 512.0
 
 
-def batch_of(
-    generator: np.random.Generator, prompts: int = 3, group: int = 8, T: int = 5, letters: int = 3
-) -> TrainingBatch:
-    """Prompts of 1 to 4 tokens; completions of 1 to T tokens over a small alphabet, so that prefixes coincide."""
-    lengths_P = generator.integers(1, 5, prompts)
-    tokens_PL = torch.from_numpy(generator.integers(4, 4 + letters, (prompts, 4)))
-    mask_PL = torch.arange(4) >= 4 - torch.from_numpy(lengths_P)[:, None]
-    B = prompts * group
-    ends_B = torch.from_numpy(generator.integers(1, T + 1, B))
-    mask_BT = torch.arange(T) < ends_B[:, None]
-    tokens_BT = torch.where(mask_BT, torch.from_numpy(generator.integers(4, 4 + letters, (B, T))), 0)
-    return TrainingBatch(
-        rows_B=torch.arange(B),
-        prompts=Prompts(torch.where(mask_PL, tokens_PL, 0), mask_PL),
-        prompt_of_B=torch.arange(prompts).repeat_interleave(group),
-        tokens_BT=tokens_BT,
-        mask_BT=mask_BT,
-        sampler_log_probs_BT=torch.zeros(B, T),
-        advantages_B=torch.zeros(B),
-        rewards_B=torch.zeros(B),
-    )
+def batch_of(generator: np.random.Generator, group: int = 8, T: int = 5) -> TrainingBatch:
+    """Three prompts of 1 to 4 tokens; completions of 1 to T tokens over three letters, so that prefixes coincide."""
+    tokens_PL = torch.from_numpy(generator.integers(4, 7, (3, 4)))
+    mask_PL = torch.arange(4) >= 4 - torch.from_numpy(generator.integers(1, 5, 3))[:, None]
+    mask_BT = torch.arange(T) < torch.from_numpy(generator.integers(1, T + 1, 3 * group))[:, None]
+    tokens_BT = torch.where(mask_BT, torch.from_numpy(generator.integers(4, 7, mask_BT.shape)), 0)
+    completions = Completions(tokens_BT, mask_BT, torch.zeros(mask_BT.shape))
+    prompt_of_B = torch.arange(3).repeat_interleave(group)
+    return TrainingBatch.of(Prompts(torch.where(mask_PL, tokens_PL, 0), mask_PL), prompt_of_B, completions)
 
 
-def tree_of(batch: TrainingBatch) -> PrefixTree:
-    tree = batch.with_trees(len(batch), REACH).tree
-    assert tree is not None
-    return tree
-
-
-def sequence(batch: TrainingBatch, row: int, length: int) -> list[int]:
-    """Prompt and first tokens of a completion, without padding."""
-    prompt = int(batch.prompt_of_B[row])
-    assert batch.prompts.mask_PL is not None
-    tokens_L = batch.prompts.tokens_PL[prompt][batch.prompts.mask_PL[prompt]]
-    return [*tokens_L.tolist(), *batch.tokens_BT[row, :length].tolist()]
+def gradient_of(policy: Policy) -> Tensor:
+    return torch.cat([weight.grad.flatten() for weight in policy.weights().values() if weight.grad is not None])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -80,19 +51,21 @@ def test_every_distinct_prefix_stands_in_the_tree_once_behind_its_own_ancestors(
     generator = np.random.default_rng(seed)
     batch = batch_of(generator, group=16, T=int(generator.integers(2, 6)))
     batch = batch.rows(torch.from_numpy(generator.permutation(len(batch))))  # groups need not stand together
-    tree = tree_of(batch)
-    W = tree.tokens_RW.shape[1]
+    tree, prompts = batch.with_trees(len(batch), REACH).tree, batch.prompts
+    assert tree is not None
+    assert prompts.mask_PL is not None
     place_of: dict[tuple[int, ...], int] = {}
     for row, length in enumerate(batch.mask_BT.sum(1).tolist()):
+        prompt = int(batch.prompt_of_B[row])
+        prompt_tokens = prompts.tokens_PL[prompt][prompts.mask_PL[prompt]].tolist()
         for t in range(length):
             place = int(tree.place_BC[row, 4 + t])
-            r, w = divmod(place, W)
+            r, w = divmod(place, tree.tokens_RW.shape[1])
             path_W = tree.attends_R1WW[r, 0, w].nonzero()[:, 0]
-            expected = sequence(batch, row, t)
+            expected = [*prompt_tokens, *batch.tokens_BT[row, :t].tolist()]
             assert tree.tokens_RW[r, path_W].tolist() == expected
             assert tree.positions_RW[r, path_W].tolist() == list(range(len(expected)))
-            prefix = int(batch.prompt_of_B[row]), *expected
-            assert place_of.setdefault(prefix, place) == place
+            assert place_of.setdefault((prompt, *expected), place) == place
     assert len(set(place_of.values())) == len(place_of)
     inner = {prefix[:end] for prefix in place_of for end in range(2, len(prefix) + 1)}
     used_RW = tree.attends_R1WW[:, 0].sum(-1) > 1
@@ -111,8 +84,7 @@ def test_log_probs_entropies_and_gradients_are_those_of_each_completion_by_itsel
         log_probs_BT, entropy_BT = token_log_probs(policy, batch.with_trees(len(batch), reach), entropy)
         policy.model.zero_grad()
         ((log_probs_BT + entropy_BT if entropy else log_probs_BT) * weight_BT).sum().backward()
-        gradient = torch.cat([weight.grad.flatten() for weight in policy.weights().values() if weight.grad is not None])
-        results.append((log_probs_BT[batch.mask_BT], entropy_BT[batch.mask_BT], gradient))
+        results.append((log_probs_BT[batch.mask_BT], entropy_BT[batch.mask_BT], gradient_of(policy)))
     (plain_N, plain_entropy_N, plain_gradient), (tree_N, tree_entropy_N, tree_gradient) = results
     torch.testing.assert_close(tree_N, plain_N, rtol=0, atol=1e-5)
     torch.testing.assert_close(tree_entropy_N, plain_entropy_N, rtol=0, atol=1e-5)
@@ -123,8 +95,7 @@ def test_log_probs_entropies_and_gradients_are_those_of_each_completion_by_itsel
     ("task", "framework"),
     [
         *itertools.product(["addition", "sorting", "filler_sorting"], [None, *FRAMEWORKS]),
-        ("long_sorting", None),
-        ("written_addition", None),
+        *(("long_sorting", None), ("written_addition", None)),
     ],
 )
 def test_an_update_is_that_of_the_plain_forward_for_every_task_framework_and_micro_batch(
@@ -153,8 +124,7 @@ def test_an_update_is_that_of_the_plain_forward_for_every_task_framework_and_mic
         learner = replace(parts.learner, settings=settings.model_copy(update={"micro_batch_size": micro_batch_size}))
         state = LearnerState(policy, make_optimizer(policy, settings))
         update = learner.update(state, batch.with_trees(micro_batch_size, reach), int(batch.mask_BT.sum()))
-        gradient = torch.cat([weight.grad.flatten() for weight in policy.weights().values() if weight.grad is not None])
-        return update.inputs.log_probs_BT[batch.mask_BT], update.loss, gradient
+        return update.inputs.log_probs_BT[batch.mask_BT], update.loss, gradient_of(policy)
 
     for micro_batch_size in (32,) if SURROGATES[settings.kernel].whole_minibatch else (32, 16, 4):
         log_probs_N, loss, gradient = updated(math.inf, micro_batch_size)

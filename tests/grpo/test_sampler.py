@@ -22,30 +22,45 @@ from grpolab.grpo.decoding import inverse_cdf, prompt_rows, sample, sampling_noi
 from grpolab.grpo.loading import find_reach
 from grpolab.grpo.model import Policy, prefix_places, token_log_probs
 
-LENGTH = 6
+LENGTH, GROUP = 6, 12
 EVEN = ["1+2=", "3+4=", "9+9="]
 RAGGED = ["1+2=", "1234567+89=", "7="]
-GROUP = 12
+even_and_ragged = pytest.mark.parametrize("texts", [EVEN, RAGGED], ids=["even", "ragged"])
 
 
 def prompts_of(policy: Policy, texts: list[str]) -> Prompts:
     return prompt_tensors(policy.tokenizer, texts, False, policy.device)
 
 
-def warm_policy(temperature: float = 1.0) -> Policy:
-    """Random weights, enlarged so that the distribution is far from even."""
+def sampled(policy: Policy, texts: list[str], length: int = LENGTH, seed: int = 0) -> Completions:
+    noise_BT = sampling_noise(seed, "rollout", 0, len(texts), GROUP, length)
+    return sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
+
+
+def assert_same(found: Completions, expected: Completions, tolerance: float = 1e-5) -> None:
+    assert torch.equal(found.tokens_BT, expected.tokens_BT)
+    assert torch.equal(found.mask_BT, expected.mask_BT)
+    torch.testing.assert_close(found.log_probs_BT, expected.log_probs_BT, rtol=0, atol=tolerance)
+
+
+def scaled_policy(head: float = 20.0, temperature: float = 1.0) -> Policy:
+    """Random weights, enlarged so that the distribution is far from even; with 0 every token is as likely."""
     policy = tiny_policy(temperature=temperature)
     with torch.no_grad():
-        policy.model.lm_head.weight *= 20
+        policy.model.lm_head.weight *= head
     return policy
 
 
-def even_policy() -> Policy:
-    """Every token has the same probability, so that noise chooses tokens by name."""
-    policy = tiny_policy()
-    with torch.no_grad():
-        policy.model.lm_head.weight.zero_()
-    return policy
+def absolute_policy(head: float, temperature: float) -> Policy:
+    """A model with absolute positions, which a wrong position cannot hide from; a Llama's are relative."""
+    policy = tiny_policy(temperature=temperature)
+    config = GPT2Config(vocab_size=len(policy.tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(config).eval()
+        model.transformer.wpe.weight *= 50
+        model.transformer.wte.weight *= head
+    return replace(policy, model=model)
 
 
 def alone(policy: Policy, prompt: str, tokens: list[int]) -> Tensor:
@@ -57,53 +72,23 @@ def alone(policy: Policy, prompt: str, tokens: list[int]) -> Tensor:
     return log_probs_TV.gather(1, torch.tensor(tokens)[:, None]).squeeze(1)
 
 
-def absolute_policy(temperature: float) -> Policy:
-    """A model with absolute positions, which a wrong position cannot hide from; a Llama's are relative."""
-    policy = tiny_policy(temperature=temperature)
-    config = GPT2Config(vocab_size=len(policy.tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = GPT2LMHeadModel(config).eval()
-    with torch.no_grad():
-        model.transformer.wpe.weight *= 50
-        model.transformer.wte.weight *= 20
-    return replace(policy, model=model)
-
-
-def batch_of(prompts: Prompts, completions: Completions, reach: float | None) -> TrainingBatch:
-    """The completions as an update reads them, in one micro-batch."""
-    nothing_B = torch.zeros(len(completions.tokens_BT))
-    batch = TrainingBatch(
-        rows_B=torch.arange(len(nothing_B)),
-        prompts=prompts,
-        prompt_of_B=prompt_rows(prompts, GROUP),
-        tokens_BT=completions.tokens_BT,
-        mask_BT=completions.mask_BT,
-        sampler_log_probs_BT=completions.log_probs_BT,
-        advantages_B=nothing_B,
-        rewards_B=nothing_B,
-    )
-    return batch.with_trees(len(nothing_B), reach)
-
-
 @pytest.mark.parametrize("reach", [None, 1e9], ids=["each completion", "prefix tree"])
-@pytest.mark.parametrize("make", [warm_policy, absolute_policy], ids=["llama", "gpt2"])
+@pytest.mark.parametrize("make", [scaled_policy, absolute_policy], ids=["llama", "gpt2"])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-@pytest.mark.parametrize("texts", [EVEN, RAGGED], ids=["even", "ragged"])
+@even_and_ragged
 def test_sampler_trainer_and_a_plain_forward_agree(
-    texts: list[str], temperature: float, make: Callable[[float], Policy], reach: float | None
+    texts: list[str], temperature: float, make: Callable[[float, float], Policy], reach: float | None
 ) -> None:
-    policy = make(temperature)
-    prompts = prompts_of(policy, texts)
+    policy = make(20.0, temperature)
+    prompts, found = prompts_of(policy, texts), sampled(policy, texts)
     assert (prompts.mask_PL is None) == (texts is EVEN)
-    found = sample(policy, prompts, GROUP, sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH))
-    batch = batch_of(prompts, found, reach)
+    batch = TrainingBatch.of(prompts, prompt_rows(prompts, GROUP), found)
+    batch = batch.with_trees(len(batch), reach)
     assert (batch.tree is None) == (reach is None)
     trained_BT, entropy_BT = token_log_probs(policy, batch)
     places, place_BT = prefix_places(policy, batch)
     log_probs_BTV = places.log_probs_NV[place_BT]
-    gap_BT = (trained_BT - found.log_probs_BT)[found.mask_BT].abs()
-    assert gap_BT.max() <= 1e-5
+    assert (trained_BT - found.log_probs_BT)[found.mask_BT].abs().max() <= 1e-5
     assert trained_BT[found.mask_BT].exp().std() > 0.05
     for row, (tokens_T, mask_T) in enumerate(zip(found.tokens_BT, found.mask_BT, strict=True)):
         expected_T = alone(policy, texts[row // GROUP], tokens_T[mask_T].tolist())
@@ -114,17 +99,14 @@ def test_sampler_trainer_and_a_plain_forward_agree(
 
 
 def test_a_prompt_alone_is_the_prompt_in_a_padded_batch() -> None:
-    policy = warm_policy()
+    policy, together = scaled_policy(), sampled(scaled_policy(), RAGGED)
     noise_PGT = sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH).view(3, GROUP, LENGTH)
-    together = sample(policy, prompts_of(policy, RAGGED), GROUP, noise_PGT.view(-1, LENGTH))
     for index, text in enumerate(RAGGED):
         single = sample(policy, prompts_of(policy, [text]), GROUP, noise_PGT[index])
-        rows = slice(index * GROUP, (index + 1) * GROUP)
-        T = single.tokens_BT.shape[1]
-        assert torch.equal(together.tokens_BT[rows, :T], single.tokens_BT)
-        assert torch.equal(together.mask_BT[rows, :T], single.mask_BT)
+        rows, T = slice(index * GROUP, (index + 1) * GROUP), single.tokens_BT.shape[1]
+        tensors = (together.tokens_BT, together.mask_BT, together.log_probs_BT)
+        assert_same(Completions(*(tensor[rows, :T] for tensor in tensors)), single)
         assert not together.mask_BT[rows, T:].any()
-        torch.testing.assert_close(together.log_probs_BT[rows, :T], single.log_probs_BT, rtol=0, atol=1e-5)
 
 
 def test_inverse_cdf_draws_from_the_distribution() -> None:
@@ -139,72 +121,59 @@ def test_inverse_cdf_draws_from_the_distribution() -> None:
 
 
 def test_end_ends_and_what_follows_is_padding() -> None:
-    policy = even_policy()
-    V = len(policy.tokenizer)
-    wanted_BT = torch.tensor(
-        [[7, 8, policy.end, 9, 9], [policy.end, 9, 9, 9, 9], [7, policy.pad, 8, 9, policy.end], [7, 7, 7, 7, 7]]
-    )
-    prompts = prompts_of(policy, ["1+2=", "3+4="])
-    found = sample(policy, prompts, 2, (wanted_BT.double() + 0.5) / V)
-    end, pad = policy.end, policy.pad
-    assert found.tokens_BT.tolist() == [
-        [7, 8, end, pad, pad],
-        [end, pad, pad, pad, pad],
-        [7, pad, 8, 9, end],
-        [7, 7, 7, 7, 7],
-    ]
+    policy = scaled_policy(0.0)  # so that noise chooses tokens by name
+    V, end, pad = len(policy.tokenizer), policy.end, policy.pad
+    wanted_BT = torch.tensor([[7, 8, end, 9, 9], [end, 9, 9, 9, 9], [7, pad, 8, 9, end], [7, 7, 7, 7, 7]])
+    found = sample(policy, prompts_of(policy, ["1+2=", "3+4="]), 2, (wanted_BT.double() + 0.5) / V)
+    expected = [[7, 8, end, pad, pad], [end, pad, pad, pad, pad], [7, pad, 8, 9, end], [7, 7, 7, 7, 7]]
+    assert found.tokens_BT.tolist() == expected
     assert found.mask_BT.sum(1).tolist() == [3, 1, 5, 5]  # the end token inside, a sampled padding token too
     assert (found.mask_BT.long().diff(dim=1) <= 0).all()
     assert (found.log_probs_BT[~found.mask_BT] == 0).all()
     torch.testing.assert_close(found.log_probs_BT[found.mask_BT].exp(), torch.full((14,), 1 / V))
 
 
-@pytest.mark.parametrize("texts", [EVEN, RAGGED], ids=["even", "ragged"])
+@even_and_ragged
 def test_a_cache_with_room_gives_the_same_completions_bit_for_bit(
     texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are split, end and leave; the room is filled more than once."""
-    policy, noise_BT = warm_policy(1.0), sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH)
-    dense = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
+    dense = sampled(scaled_policy(), texts)
     monkeypatch.setattr(model, "LARGE_CACHE", 0)
     monkeypatch.setattr(model, "SPARE_COLUMNS", 2)
-    roomy = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
     assert LENGTH > 2 * model.SPARE_COLUMNS
-    assert torch.equal(roomy.tokens_BT, dense.tokens_BT)
-    assert torch.equal(roomy.log_probs_BT, dense.log_probs_BT)
+    assert_same(sampled(scaled_policy(), texts), dense, tolerance=0.0)
 
 
 class Questions(TorchDispatchMode):
     """Counts what makes a program wait for a GPU: values and sizes that are asked of tensors."""
 
-    asked = 0
+    count = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.asked += any(name in str(function) for name in ("local_scalar", "is_nonzero", "unique"))
+        self.count += any(name in str(function) for name in ("local_scalar", "is_nonzero", "unique"))
         return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("length", [9, 40])
-@pytest.mark.parametrize("texts", [EVEN, RAGGED], ids=["even", "ragged"])
+@even_and_ragged
 def test_a_gpu_is_asked_every_few_tokens_and_the_completions_are_the_same(
     texts: list[str], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each completion then has a row of its own, and the last to end decides how wide they are."""
-    policy, noise_BT = warm_policy(), sampling_noise(3, "rollout", 0, 3, GROUP, length)
+    policy = scaled_policy()
     policy = replace(policy, reach=find_reach(policy))
-    expected = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
+    expected = sampled(policy, texts, length, seed=3)
     assert not expected.mask_BT.all()
     monkeypatch.setattr(Policy, "on_gpu", True)
     with Questions() as questions:
-        found = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
-    assert questions.asked <= 8
-    assert torch.equal(found.tokens_BT, expected.tokens_BT)
-    assert torch.equal(found.mask_BT, expected.mask_BT)
-    torch.testing.assert_close(found.log_probs_BT, expected.log_probs_BT, rtol=0, atol=1e-5)
+        found = sampled(policy, texts, length, seed=3)
+    assert questions.count <= 8
+    assert_same(found, expected)
 
 
 def test_a_gpu_stops_at_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, decoded = even_policy(), list[int]()
+    policy, decoded = scaled_policy(0.0), list[int]()
     noise_BT = torch.full((4, 50), (policy.end + 0.5) / len(policy.tokenizer), dtype=torch.double)
     noise_BT[1, 0] = 0.99
     monkeypatch.setattr(Policy, "on_gpu", True)

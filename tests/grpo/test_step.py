@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.nn.functional import pad
 from grpolab.grpo.batch import Prompts, TrainingBatch
 from grpolab.grpo.decoding import sample
 from grpolab.grpo.model import old_log_probs
-from grpolab.grpo.step import Diverged, Learner, LearnerState, Update, flat_weights, step_norm
+from grpolab.grpo.step import Diverged, flat_weights, step_norm
 from grpolab.registry import AGGREGATIONS
 from grpolab.run.assembly import RunParts
 
@@ -62,22 +63,17 @@ def test_padding_changes_nothing(level: str) -> None:
     expected = moved(parts, batch, tokens)
     parts, batch, tokens = ready(**axes)
     assert batch.reference_log_probs_BT is not None
-    prompts_PL = batch.prompts.tokens_PL
+    tokens_PL = batch.prompts.tokens_PL
+    mask_PL = torch.ones_like(tokens_PL, dtype=torch.bool)
     wider = replace(
         batch,
-        prompts=Prompts(
-            pad(prompts_PL, (3, 0), value=parts.state.policy.pad),
-            pad(torch.ones_like(prompts_PL, dtype=torch.bool), (3, 0)),
-        ),
+        prompts=Prompts(pad(tokens_PL, (3, 0), value=parts.state.policy.pad), pad(mask_PL, (3, 0))),
         tokens_BT=pad(batch.tokens_BT, (0, 4), value=7),  # not even the padding token
         mask_BT=pad(batch.mask_BT, (0, 4)),
         sampler_log_probs_BT=pad(batch.sampler_log_probs_BT, (0, 4), value=math.nan),
         reference_log_probs_BT=pad(batch.reference_log_probs_BT, (0, 4), value=math.nan),
     )
     assert close(moved(parts, wider, tokens), expected)
-
-
-# --- several minibatches ----------------------------------------------------------------------------------------------
 
 
 def test_every_minibatch_token_weighs_the_same_in_dapo() -> None:
@@ -126,7 +122,7 @@ def test_old_log_probs_are_those_before_the_first_update() -> None:
         for index, minibatch in enumerate(minibatches):
             step = learner.update(state, minibatch, tokens)
             assert torch.equal(step.batch.old_log_probs_BT, kept[index])
-            assert torch.equal(step.old_log_probs_BT, kept[index])
+            assert torch.equal(step.inputs.old_log_probs_BT, kept[index])
             exactly_one = bool((step.log_ratio_BT == 0).all())
             assert exactly_one == (iteration == index == 0)
 
@@ -144,56 +140,37 @@ def test_one_minibatch_takes_its_old_log_probs_from_the_first_pass() -> None:
     assert (second.log_ratio_BT != 0).any()
 
 
-# --- what is asserted at run time -------------------------------------------------------------------------------------
+# Where the batch is wrong, and what the check of its first update then says.
+MISTAKES: dict[str, tuple[Callable[[TrainingBatch, Tensor], dict[str, Tensor]], str]] = {
+    "a stale old policy": (lambda batch, old_BT: {"old_log_probs_BT": old_BT + 1e-6}, "ratio differs from 1"),
+    "a temperature": (lambda batch, _: {"sampler_log_probs_BT": batch.sampler_log_probs_BT * 1.01}, "sampler and"),
+    "a position": (lambda batch, _: {"sampler_log_probs_BT": batch.sampler_log_probs_BT.roll(1, 1)}, "sampler and"),
+    "a mean": (lambda batch, _: {"sampler_log_probs_BT": batch.sampler_log_probs_BT + 3e-5}, "sampler and trainer"),
+}
 
 
-def first_update(learner: Learner, state: LearnerState, batch: TrainingBatch) -> Update:
-    (minibatch,) = learner.minibatches(state.policy, batch, 0)
-    return learner.update(state, minibatch, int(batch.mask_BT.sum()))
-
-
-def test_a_stale_old_policy_is_noticed() -> None:
-    parts, batch, _ = ready()
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_sampler_that_is_not_the_trainer_is_noticed_and_so_is_a_stale_old_policy(mistake: str) -> None:
+    parts, batch, tokens = ready()
+    change, says = MISTAKES[mistake]
     old_BT, entropy_BT = old_log_probs(parts.state.policy, batch, 16)
-    stale = replace(batch, old_log_probs_BT=old_BT + 1e-6, old_entropy_BT=entropy_BT)
-    with pytest.raises(AssertionError, match="ratio differs from 1"):
-        parts.learner.check(first_update(parts.learner, parts.state, stale))
+    wrong = replace(batch, old_entropy_BT=entropy_BT, **change(batch, old_BT))
+    with pytest.raises(AssertionError, match=says):
+        parts.learner.check(parts.learner.update(parts.state, wrong, tokens))
 
 
-@pytest.mark.parametrize("mistake", ["temperature", "position", "mean"])
-def test_a_sampler_that_is_not_the_trainer_is_noticed(mistake: str) -> None:
-    parts, batch, _ = ready()
-    sampled_BT = batch.sampler_log_probs_BT
-    wrong_BT = {
-        "temperature": sampled_BT * 1.01,
-        "position": sampled_BT.roll(1, dims=1),
-        "mean": sampled_BT + 3e-5,
-    }[mistake]
-    step = first_update(parts.learner, parts.state, replace(batch, sampler_log_probs_BT=wrong_BT))
-    with pytest.raises(AssertionError, match="sampler and trainer"):
-        parts.learner.check(step)
-
-
-# --- divergence -------------------------------------------------------------------------------------------------------
-
-
-def test_a_non_finite_loss_leaves_the_weights_alone() -> None:
+@pytest.mark.parametrize("where", ["loss nan", "gradient norm"])
+def test_a_loss_or_gradient_that_is_not_finite_leaves_the_weights_alone(where: str) -> None:
     parts, batch, tokens = ready()
     before = flat_weights(parts.state.policy)
-    poisoned = replace(batch, advantages_B=batch.advantages_B.masked_fill(batch.rows_B == 3, math.nan))
-    with pytest.raises(Diverged, match="loss nan"):
-        parts.learner.update(parts.state, poisoned, tokens)
-    assert torch.equal(flat_weights(parts.state.policy), before)
-    assert parts.state.optimizer_step == 0
-
-
-def test_a_non_finite_gradient_leaves_the_weights_alone() -> None:
-    parts, batch, tokens = ready()
-    before = flat_weights(parts.state.policy)
-    parts.state.policy.weights()["lm_head.weight"].register_hook(lambda gradient: gradient * math.inf)
-    with pytest.raises(Diverged, match="gradient norm"):
+    if where == "loss nan":
+        batch = replace(batch, advantages_B=batch.advantages_B.masked_fill(batch.rows_B == 3, math.nan))
+    else:
+        parts.state.policy.weights()["lm_head.weight"].register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(Diverged, match=where):
         parts.learner.update(parts.state, batch, tokens)
     assert torch.equal(flat_weights(parts.state.policy), before)
+    assert parts.state.optimizer_step == 0
 
 
 def test_non_finite_weights_are_a_divergence() -> None:
@@ -206,12 +183,6 @@ def test_non_finite_weights_are_a_divergence() -> None:
         step_norm(parts.state.policy, before)
 
 
-# --- the optimiser ----------------------------------------------------------------------------------------------------
-
-
-# --- the reference ----------------------------------------------------------------------------------------------------
-
-
 def test_kl_to_the_warm_start_is_exact_and_starts_at_zero() -> None:
     parts, batch, tokens = ready()
     learner, policy = parts.learner, parts.state.policy
@@ -220,14 +191,14 @@ def test_kl_to_the_warm_start_is_exact_and_starts_at_zero() -> None:
     moved(parts, batch, tokens)
     found = learner.kl_to_reference(policy, batch)
     total, count = 0.0, 0
+    models = policy.model, learner.collector.reference.model
     for row in range(len(batch)):
         prompt_L = batch.prompts.tokens_PL[batch.prompt_of_B[row]]
         tokens_T = batch.tokens_BT[row][batch.mask_BT[row]]
         with torch.no_grad():
-            new_TV, reference_TV = (
-                model(torch.cat([prompt_L, tokens_T])[None]).logits[0, len(prompt_L) - 1 : -1].double().log_softmax(-1)
-                for model in (policy.model, learner.collector.reference.model)
-            )
+            text_1L = torch.cat([prompt_L, tokens_T])[None]
+            logits = [model(text_1L).logits[0, len(prompt_L) - 1 : -1] for model in models]
+            new_TV, reference_TV = (logits_TV.double().log_softmax(-1) for logits_TV in logits)
         total += (new_TV.exp() * (new_TV - reference_TV)).sum().item()
         count += len(tokens_T)
     assert found == pytest.approx(total / count, rel=1e-4)

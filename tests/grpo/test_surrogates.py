@@ -126,7 +126,7 @@ WEIGHTS: dict[str, Callable[[float, float], float]] = {
         A * r * 4 * sigmoid((1.0 if A > 0 else 1.05) * (r - 1)) * sigmoid(-(1.0 if A > 0 else 1.05) * (r - 1))
     ),
     "gmpo": lambda r, A: 0.0 if (A > 0 and math.log(r) > 0.2) or (A < 0 and math.log(r) < -0.2) else A * r,
-    "kl_cov": lambda r, A: A * r - (math.copysign(1.0, math.log(r))),  # the only token has the largest covariance
+    "kl_cov": lambda r, A: A * r - math.copysign(1.0, math.log(r)),  # the only token has the largest covariance
     "clip_cov": lambda r, A: 0.0 if (A > 0 and r > 1.2) or (A < 0 and r < 0.8) else A * r,  # covariance 0: not drawn
     "dppo_tv": lambda r, A: 0.0 if abs(r - 1) * math.exp(OLD) > 0.2 and (r > 1) == (A > 0) else A * r,
     "dppo_ratio": lambda r, A: (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -34,6 +34,9 @@ hypotheses:
 """
 
 
+Printed: TypeAlias = pytest.CaptureFixture[str]
+
+
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A project with one study, whose sweeps are only counted."""
@@ -46,22 +49,18 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_a_sweep_says_warnings_and_starts(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_says_warnings_and_starts(started: list[Any], capsys: Printed) -> None:
+    assert main(["train", "-m", "epsilon=0.1,0.2"]) == 0
+    assert capsys.readouterr() == ("", "")
     assert main(["train", "-m", "num_generations=2", "epsilon=0.1,0.2"]) == 0
+    assert len(started) == 2
     printed = capsys.readouterr()
-    assert len(started) == 1
     assert printed.out == ""  # which is for events, with --json-lines
     (line,) = printed.err.splitlines()
     assert line.startswith("warning zero-variance-groups: num_generations=2")
 
 
-def test_a_sweep_with_nothing_to_say_says_nothing(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "-m", "epsilon=0.1,0.2"]) == 0
-    assert capsys.readouterr() == ("", "")
-    assert len(started) == 1
-
-
-def test_an_error_stops_a_sweep(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_stops_a_sweep(started: list[Any], capsys: Printed) -> None:
     assert main(["lint", "mine", "mu.x=1"]) == 2
     capsys.readouterr()
     assert main(["lint", "mine", "num_minibatches=1"]) == 2  # expand refuses: clipping can act in no cell
@@ -77,7 +76,7 @@ def test_an_error_stops_a_sweep(started: list[Any], capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.startswith("error claim-about-equals")
 
 
-def test_lint_of_runs_and_studies(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lint_of_runs_and_studies(capsys: Printed) -> None:
     assert main(["lint"]) == 0
     assert capsys.readouterr().out == "nothing to say\n"
     assert main(["lint", "num_iterations=1", "delta=1.1", "--json"]) == 0
@@ -90,7 +89,7 @@ def test_lint_of_runs_and_studies(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean clip_range" in capsys.readouterr().err
 
 
-def test_warnings_are_no_more_than_what_lint_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_no_more_than_what_lint_says(capsys: Printed) -> None:
     planned = plans("reference")
     warn(check_plans(planned), [cell for plan in planned for cell in plan.cells])
     assert capsys.readouterr() == ("", "")
@@ -98,7 +97,7 @@ def test_warnings_are_no_more_than_what_lint_says(capsys: pytest.CaptureFixture[
         plans("reference", ["beta=-1"])
 
 
-def test_the_page_explains_every_rule_and_every_equality(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_explains_every_rule_and_every_equality(capsys: Printed) -> None:
     assert main(["lint", "--rules"]) == 0
     text = capsys.readouterr().out
     rows = [line.split(" | ")[:3] for line in text.splitlines() if line.startswith("| `")]

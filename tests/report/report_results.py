@@ -42,8 +42,7 @@ def write_study(
     **changes: Any,
 ) -> Results:
     """A planned and, if `trained`, finished study: plan.json and a run folder per cell. `changes` replace plan keys."""
-    results = Results.open(root)
-    factors = factors or FACTORS
+    results, factors = Results.open(root), factors or FACTORS
     compare = next(iter(factors))
     cells = [
         _cell(name, dict(zip(factors, levels, strict=True)), seed, num_iterations)
@@ -51,28 +50,33 @@ def write_study(
         for seed in range(seeds)
     ]
     plan = {
-        "format": 1,
-        "study": name,
-        "question": "Does the report say what the journals say?",
-        "results_version": 1,
-        "created": "2026-01-01T00:00:00",
-        "commit": "c0ffee",
-        "includes": [],
-        "compare": compare,
-        "baseline": factors[compare][0],
-        "primary_metric": "eval/accuracy_expected",
-        "factors": factors,
-        "placebo": [],
-        "hypotheses": HYPOTHESES if compare == "clip" else [],
-        "figures": ["F1", "F2"],
+        **{"format": 1, "study": name, "question": "Does the report say what the journals say?", "results_version": 1},
+        **{"created": "2026-01-01T00:00:00", "commit": "c0ffee", "includes": [], "factors": factors, "placebo": []},
+        **{"compare": compare, "baseline": factors[compare][0], "primary_metric": "eval/accuracy_expected"},
+        **{"hypotheses": HYPOTHESES if compare == "clip" else [], "figures": ["F1", "F2"]},
         "stability": {"score_tail": 0.1},  # of the few evaluations here the last one
-        "seeds": list(range(seeds)),
-        "cells": cells,
+        **{"seeds": list(range(seeds)), "cells": cells},
     }
     write_json_atomic(results.plan(name), {**plan, **changes})
     for cell in cells if trained else ():
         write_run(results, cell)
     return results
+
+
+def cells_of(results: Results, name: str = "clip_range") -> list[dict[str, Any]]:
+    """The cells of a plan, as it stands in the file."""
+    return json.loads(results.plan(name).read_text())["cells"]
+
+
+def change(path: Path, **keys: Any) -> None:
+    """Other values of some keys in a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+
+
+def whole_of(results: Results, name: str, parts: list[str], **keys: Any) -> None:
+    """Plan a collection of studies."""
+    plan = {"format": 1, "study": name, "question": "Whole?", "includes": parts, "figures": [], "cells": []}
+    write_json_atomic(results.plan(name), plan | keys)
 
 
 def series_of(manifest: Manifest, **labels: Any) -> dict[str, Any]:
@@ -87,28 +91,19 @@ def texts_of(picture: Figure) -> list[str]:
 
 
 def _cell(study: str, levels: dict[str, str], seed: int, num_iterations: int) -> dict[str, Any]:
-    arm = next(iter(levels.values()))
-    variant = "/".join(levels.values())
-    return {
-        "variant": variant,
-        "levels": levels,
-        "seed": seed,
-        "signature": hashlib.sha256(f"{study}/{variant}/{seed}".encode()).hexdigest()[:16],
-        "rollout_steps": ROLLOUT_STEPS,
-        "settings": {
-            "kernel": "ratio" if arm == "no_clip" else "clipped",
-            "epsilon": 0.2,
-            "epsilon_high": {"clip_higher": 0.28, "lower_only": "inf"}.get(arm, 0.2),
-            "importance_sampling_level": "sequence" if arm == "sequence" else "token",
-            "num_iterations": int(arm) if arm.isdigit() else num_iterations,
-            "num_minibatches": 1,
-            "num_generations": 8,
-            "prompts_per_step": 16,
-            "max_completion_length": 4,
-            "learning_rate": 3e-4 if levels.get("regime") == "stressed" else 1.5e-4,
-            "task": levels.get("task", "addition"),
-        },
+    arm, variant = next(iter(levels.values())), "/".join(levels.values())
+    settings = {
+        **{"kernel": "ratio" if arm == "no_clip" else "clipped", "epsilon": 0.2},
+        "epsilon_high": {"clip_higher": 0.28, "lower_only": "inf"}.get(arm, 0.2),
+        "importance_sampling_level": "sequence" if arm == "sequence" else "token",
+        **{"num_iterations": int(arm) if arm.isdigit() else num_iterations, "num_minibatches": 1},
+        **{"num_generations": 8, "prompts_per_step": 16, "max_completion_length": 4},
+        "learning_rate": 3e-4 if levels.get("regime") == "stressed" else 1.5e-4,
+        "task": levels.get("task", "addition"),
     }
+    signature = hashlib.sha256(f"{study}/{variant}/{seed}".encode()).hexdigest()[:16]
+    place = {"variant": variant, "levels": levels, "seed": seed, "signature": signature}
+    return {**place, "rollout_steps": ROLLOUT_STEPS, "settings": settings}
 
 
 def write_run(
@@ -123,13 +118,8 @@ def write_run(
     journal = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
     (folder / "journal.jsonl").write_text(journal)
     timing = [
-        {
-            "rollout_step": s,
-            "time_ms": 1_700_000_000_000 + s,
-            "seconds/rollout": 0.1,
-            "seconds/update": 0.3,
-            "seconds/elapsed": 0.5 * (s + 1),
-        }
+        {"rollout_step": s, "time_ms": 1_700_000_000_000 + s}
+        | {"seconds/rollout": 0.1, "seconds/update": 0.3, "seconds/elapsed": 0.5 * (s + 1)}
         for s in range(last_step)
     ]
     (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timing))
@@ -141,24 +131,20 @@ def write_run(
         "dataset": {"evaluation_items": 2000},
     }
     write_json_atomic(folder / "provenance.json", provenance)
-    final = next(r for r in reversed(records) if r["kind"] == "evaluation")
-    write_json_atomic(
-        folder / "outcome.json",
-        {
-            **{"outcome": outcome, "reason": None, "rollout_steps": last_step, "optimizer_steps": 2 * last_step},
-            **{"completions": 128 * last_step, "final": final, "seconds": 6.0, "error": None},
-            "journal_sha256": hashlib.sha256(journal.encode()).hexdigest(),
-            "policy_sha256": hashlib.sha256(cell["variant"].encode()).hexdigest(),
-        },
-    )
+    record = {
+        **{"outcome": outcome, "reason": None, "rollout_steps": last_step, "optimizer_steps": 2 * last_step},
+        **{"completions": 128 * last_step, "seconds": 6.0, "error": None},
+        "final": next(r for r in reversed(records) if r["kind"] == "evaluation"),
+        "journal_sha256": hashlib.sha256(journal.encode()).hexdigest(),
+        "policy_sha256": hashlib.sha256(cell["variant"].encode()).hexdigest(),
+    }
+    write_json_atomic(folder / "outcome.json", record)
 
 
 def rewrite(journal: Path, text: str) -> None:
     """Another journal of a run, as if it had been trained so: its hash in outcome.json too."""
     journal.write_text(text)
-    outcome = json.loads((journal.parent / "outcome.json").read_text())
-    hashed = {"journal_sha256": hashlib.sha256(text.encode()).hexdigest()}
-    write_json_atomic(journal.parent / "outcome.json", outcome | hashed)
+    change(journal.with_name("outcome.json"), journal_sha256=hashlib.sha256(text.encode()).hexdigest())
 
 
 def _journal(cell: dict[str, Any], last_step: int) -> Any:
@@ -177,11 +163,7 @@ def _journal(cell: dict[str, Any], last_step: int) -> Any:
             **_place("rollout", step),
             **{"completions": 128 * (step + 1), "reward/mean": score, "reward/correct": score},
             **{"zero_variance/share": 0.2, "zero_variance/all_right": 0.15, "zero_variance/all_wrong": 0.05},
-            **{
-                f"length/{sort}_{statistic}": 5.0 + step / 10
-                for sort in ("right", "wrong")
-                for statistic in ("mean", "p95")
-            },
+            **{f"length/{of}_{value}": 5.0 + step / 10 for of in ("right", "wrong") for value in ("mean", "p95")},
             **{"gap/sampler_trainer": 1e-6},
             **({"kl_ref/exact": 0.01 * (step + 1)} if step % 4 == 3 else {}),
             **{"entropy/behaviour": 0.5 - 0.01 * step, "entropy/behaviour_p80": 0.9, "truncation/share": 0.0},
@@ -227,11 +209,8 @@ def _histogram(rng: np.random.Generator, step: int, iteration: int) -> dict[str,
         for level in ("token", "sequence")
         for sign in ("pos", "neg")
     }
-    positions = {
-        f"{name}/{field}": values
-        for name in ("position", "position_end")
-        for field, values in (("count", [128, 128, 128, 16]), ("abs_log_ratio", [9, 8, 7, 1]), ("active", [6, 5, 4, 1]))
-    }
+    fields = {"count": [128, 128, 128, 16], "abs_log_ratio": [9, 8, 7, 1], "active": [6, 5, 4, 1]}
+    positions = {f"{name}/{field}": of for name in ("position", "position_end") for field, of in fields.items()}
     probability = {"probability/counts": [0, 10, 0, 0, 0, 0, 0, 0, 30 - step, 60 + step]}
     return {**_place("histogram", step), "iteration": iteration, "minibatch": 0, **counts, **positions, **probability}
 

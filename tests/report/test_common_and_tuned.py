@@ -1,21 +1,16 @@
 """Each arm at common and at tuned values: paired differences, fresh seeds only, and the section in the report."""
 
-import json
-
 import numpy as np
 import pytest
+from report_results import cells_of, change, whole_of
 from scipy import stats
 from tuning_results import BEST_RATES, TUNED, write_evaluation, write_trials
 
 from grpolab.errors import RequestError
-from grpolab.paths import write_json_atomic
 from grpolab.report import page
 from grpolab.report import tuned_values as values
 from grpolab.report.load import load
 from grpolab.report.measures import at, measure
-from grpolab.report.style import paper_style
-from grpolab.report.tuned_values import COMMON
-from grpolab.report.tuned_values import TUNED as AT_TUNED
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +33,13 @@ def test_differences_are_those_of_the_same_seed(study):
         half = stats.t.ppf(0.975, 3) * difference.std(ddof=1) / 2
         assert row.gain[:3] == pytest.approx((difference.mean(), difference.mean() - half, difference.mean() + half))
         lead = at(final, "tuned", row.arm) - at(final, "tuned", "token")
-        assert row.lead[AT_TUNED].effect == pytest.approx(lead.mean())
-        assert row.means[COMMON].mean == pytest.approx(at(final, "common", row.arm).mean())
+        assert row.lead["tuned"].effect == pytest.approx(lead.mean())
+        assert row.means["common"].mean == pytest.approx(at(final, "common", row.arm).mean())
 
 
 def test_the_figure_shows_the_tables_numbers(study):
     rows = values.compare(study)
-    with paper_style():
-        figure, manifest = values.draw(study, rows)
+    figure, manifest = values.draw(study, rows)
     table = values.table(study, rows).numbers.set_index("arm")
     score, gain = figure.axes
     for numbers in manifest.numbers:
@@ -64,16 +58,16 @@ def test_the_figure_shows_the_tables_numbers(study):
 
 def test_common_and_tuned_are_compared_within_the_levels_of_other_factors(tmp_path):
     results = write_evaluation(tmp_path)
-    plan = json.loads(results.plan("ratio").read_text())
-    for cell in plan["cells"]:
+    cells = cells_of(results, "ratio")
+    for cell in cells:
         cell["levels"] = {"ratio": cell["levels"]["ratio"], "task": "sorting", "values": cell["levels"]["values"]}
-    plan["factors"] = {"ratio": plan["factors"]["ratio"], "task": ["sorting"], "values": ["tuned", "common"]}
-    results.plan("ratio").write_text(json.dumps(plan))
+    factors = {"ratio": list(BEST_RATES), "task": ["sorting"], "values": ["tuned", "common"]}
+    change(results.plan("ratio"), cells=cells, factors=factors)
     study = load(results, "ratio")[-1]
     final, rows = measure(study, "final_score"), values.compare(study)
     assert [(row.place, row.arm) for row in rows] == [("sorting", arm) for arm in BEST_RATES]
     for row in rows:
-        for end in (COMMON, AT_TUNED):
+        for end in ("common", "tuned"):
             assert len(row.scores[end]) == 4
             assert row.scores[end].equals(at(final, f"sorting/{end}", row.arm))
 
@@ -102,21 +96,15 @@ def test_the_report_has_a_section(results):
     assert {"ratio_learning_curves.png", "ratio_tuned_values.png", "ratio_trial_history.png"} <= names
 
 
-def test_a_study_that_names_a_tuning_from_elsewhere_says_where_its_trials_are_not(tmp_path):
-    results = write_evaluation(tmp_path, "evaluation", tuned=[{**TUNED, "study": "ratio"}])
-    text = page.write(results, "evaluation").read_text()
-    said = "Tuned values are those of `conf/tuned/ratio.yaml`; the trials behind them are not in this results folder."
-    assert said in text
-    assert "figures/evaluation_tuned_values.png" in text
-
-
-def test_studies_of_one_report_have_one_section_on_tuning(tmp_path):
+def test_studies_of_one_report_have_one_section_that_says_where_trials_are_not(tmp_path):
     for name in ("evaluation", "second"):
         results = write_evaluation(tmp_path, name, tuned=[{**TUNED, "study": "ratio"}])
-    whole = {"format": 1, "study": "both", "question": "Whole?", "figures": [], "cells": []}
-    write_json_atomic(results.plan("both"), whole | {"includes": ["evaluation", "second"]})
-    text = page.write(results, "both").read_text()
-    assert (text.count("## Tuning"), text.count("`conf/tuned/ratio.yaml`")) == (1, 1)
+    whole_of(results, "both", ["evaluation", "second"])
+    for report, pictures in (("evaluation", ["evaluation"]), ("both", ["evaluation/evaluation", "second/second"])):
+        text = page.write(results, report).read_text()
+        said = "are those of `conf/tuned/ratio.yaml`; the trials behind them are not in this results folder."
+        assert (text.count("## Tuning"), text.count(f"Tuned values {said}")) == (1, 1)
+        assert all(f"figures/{picture}_tuned_values.png" in text for picture in pictures)
 
 
 def test_a_study_that_has_nothing_to_do_with_tuning_has_no_section(tmp_path):
@@ -136,7 +124,6 @@ def test_a_missing_cell_is_left_out_of_the_pairs(tmp_path):
     study = load(results, "ratio")[-1]
     rows = values.compare(study)
     assert [row.gain.n for row in rows] == [4, 3, 4]
-    with paper_style():
-        figure, manifest = values.draw(study, rows)
+    figure, manifest = values.draw(study, rows)
     assert manifest.missing == ["gspo/tuned seed 1"]
     assert "Missing: 1 of 24 cells" in " ".join(figure.get_suptitle().split())

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from report_results import rewrite, write_study
+from report_results import cells_of, change, rewrite, write_study
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
@@ -35,27 +35,21 @@ def copy(original, tmp_path) -> Results:
     return Results(tmp_path / "copy")
 
 
-def edit(results, arm, change):
-    """Change the accuracies of an arm's runs, and their journals' hashes with them; `change` is given the seed."""
-    for cell in json.loads(results.plan("clip_range").read_text())["cells"]:
+def edit(results, arm, shift):
+    """Shift the accuracies of an arm's runs, and their journals' hashes with them; `shift` is given the seed."""
+    for cell in cells_of(results):
         if cell["levels"]["clip"] == arm:
-            folder = results.run(cell["signature"])
-            records = [json.loads(line) for line in (folder / "journal.jsonl").open()]
+            journal = results.run(cell["signature"]) / "journal.jsonl"
+            records = [json.loads(line) for line in journal.open()]
             for record in records:
                 if record["kind"] == "evaluation":
-                    record["eval/accuracy_expected"] += change(cell["seed"])
-            rewrite(folder / "journal.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+                    record["eval/accuracy_expected"] += shift(cell["seed"])
+            rewrite(journal, "".join(json.dumps(record) + "\n" for record in records))
 
 
-def rename(results):
-    """Other signatures for the same runs, as another results_version has them."""
-    path = results.plan("clip_range")
-    plan = json.loads(path.read_text())
-    for cell in plan["cells"]:
-        new = cell["signature"][::-1]
-        results.run(cell["signature"]).rename(results.run(new))
-        cell["signature"] = new
-    path.write_text(json.dumps(plan))
+def diverge(results, cells):
+    for cell in cells:
+        change(results.run(cell["signature"]) / "outcome.json", outcome="diverged")
 
 
 @pytest.mark.parametrize("named", ["reference", "elsewhere"])
@@ -111,9 +105,7 @@ def test_what_no_test_can_tell_is_no_agreement(tmp_path, capsys):
     """One of three runs is lost here, none there: the old word for it was 'agrees'."""
     sides = [write_study(tmp_path / name, factors=FACTORS, seeds=3) for name in ("here", "there")]
     edit(sides[0], "symmetric", lambda seed: 0.05 * seed)
-    first = json.loads(sides[0].plan("clip_range").read_text())["cells"][0]
-    path = sides[0].run(first["signature"]) / "outcome.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"outcome": "diverged"}))
+    diverge(sides[0], cells_of(sides[0])[:1])
     assert main(["compare", str(sides[1].root), "--results", str(sides[0].root)]) == 3
     text = capsys.readouterr().out
     said = verdicts(text)
@@ -141,7 +133,12 @@ def test_what_would_have_been_found_is_what_the_test_finds_with_its_power(origin
 
 
 def test_other_signatures_are_compared_by_their_means(original, copy):
-    rename(copy)
+    """As another results_version has them."""
+    cells = cells_of(copy)
+    for cell in cells:
+        copy.run(cell["signature"]).rename(copy.run(cell["signature"][::-1]))
+        cell["signature"] = cell["signature"][::-1]
+    change(copy.plan("clip_range"), cells=cells)
     text, verdict = compare(copy, original.root)
     assert verdict == OPEN  # four runs a side say little about the share of lost ones
     assert "none has the same signature, so means are compared" in text
@@ -155,10 +152,7 @@ def test_other_signatures_are_compared_by_their_means(original, copy):
 def test_more_collapses_are_counted(tmp_path):
     sides = [write_study(tmp_path / name, factors=FACTORS, seeds=10) for name in ("here", "there")]
     edit(sides[0], "symmetric", lambda seed: 1e-9)
-    plan = json.loads(sides[0].plan("clip_range").read_text())
-    for cell in plan["cells"][:10]:
-        path = sides[0].run(cell["signature"]) / "outcome.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"outcome": "diverged"}))
+    diverge(sides[0], cells_of(sides[0])[:10])
     text, verdict = compare(*sides[:1], sides[1].root)
     (row,) = [line for line in text.splitlines() if "| lost |" in line]
     start = "| clip_range symmetric in addition | lost | 1 | 0 | +1 [+0.608, +1] | ±0.200 | 10 | counts"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from report_results import rewrite, write_study
+from report_results import cells_of, change, rewrite, write_study
 
 from grpolab.cli import main
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results
-from grpolab.records import read_plan, read_result
-from grpolab.report import journals, page
+from grpolab.records import read_result
+from grpolab.report import journals, page, plans
 from grpolab.report.compare import OPEN, compare
 from grpolab.report.export import export_reference
 from grpolab.report.figures import draw
@@ -38,7 +38,8 @@ def results(original: Results, tmp_path: Path) -> Results:
 
 
 def first(results: Results) -> Path:
-    return results.run(json.loads(results.plan("clip_range").read_text())["cells"][0]["signature"])
+    """The folder of the first run."""
+    return results.run(cells_of(results)[0]["signature"])
 
 
 def alter(folder: Path) -> None:
@@ -99,8 +100,7 @@ def test_nothing_damaged_is_exported(results: Results, append: bool) -> None:
 
 
 def test_a_result_without_a_recorded_hash_is_read_and_counted(results: Results) -> None:
-    file = first(results) / "outcome.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"journal_sha256": None}))
+    change(first(results) / "outcome.json", journal_sha256=None)
     alter(first(results))
     text = page.write(results, "clip_range").read_text()
     assert "without a recorded hash of the journal, so that it was not checked: 1 run\n" in text
@@ -126,15 +126,11 @@ def test_one_damaged_file_is_one_sentence_and_the_other_runs_go_on(
 ) -> None:
     file = first(results) / name
     file.write_bytes(DAMAGE[kind](file.read_bytes()))
-    recorded = first(results) / "outcome.json"
     if name == "journal.jsonl" and kind != "empty":  # of an old program that kept no hash
-        recorded.write_text(json.dumps(json.loads(recorded.read_text()) | {"journal_sha256": None}))
+        change(first(results) / "outcome.json", journal_sha256=None)
     (study,) = load(results, "clip_range")
-    harmless = (name, kind) in {
-        ("timing.jsonl", "empty"),
-        ("timing.jsonl", "another object"),
-        ("journal.jsonl", "another object"),
-    }
+    lines = ("timing.jsonl", "journal.jsonl")
+    harmless = (name, kind) in {("timing.jsonl", "empty"), *((file, "another object") for file in lines)}
     ill = study.cells[study.cells["outcome"] == DAMAGED]
     assert len(ill) == (not harmless), "nothing is missing, and what is not read is said"
     assert all(str(first(results)) in reason for reason in ill["reason"])
@@ -155,11 +151,13 @@ def test_a_damaged_plan_is_one_sentence(results: Results, capsys: pytest.Capture
 
 @pytest.mark.parametrize("inner", [{"study": "../../../out"}, {"study": "/tmp/out"}, {"figures": ["../../../F1"]}])
 def test_no_inner_name_of_a_plan_writes_outside(results: Results, inner: dict, tmp_path: Path) -> None:
-    file = results.plan("clip_range")
-    file.write_text(json.dumps(json.loads(file.read_text()) | inner))
-    outside = {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)}
+    def outside() -> set[Path]:
+        return {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)}
+
+    change(results.plan("clip_range"), **inner)
+    before = outside()
     assert main(["figures", "clip_range", "--results", str(results.root)]) == 2
-    assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)} == outside
+    assert outside() == before
 
 
 def test_samples_that_cannot_be_read_are_a_sentence(results: Results) -> None:
@@ -179,18 +177,20 @@ def test_a_plan_whose_thresholds_are_no_numbers_is_refused(
     original: Results, results: Results, stability: dict[str, object]
 ) -> None:
     """compare had a traceback."""
-    path = results.plan("clip_range")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"stability": stability}))
-    said = f"plan.json is damaged: its stability.{next(iter(stability))} is"
-    with pytest.raises(Damaged, match=said):
-        read_plan(path)
-    with pytest.raises((Damaged, RequestError), match=said):
+    change(results.plan("clip_range"), stability=stability)
+    with pytest.raises(
+        (Damaged, RequestError), match=rf"plan.json is damaged: its stability.{next(iter(stability))} is"
+    ):
         compare(original, results.root)
 
 
+LEVELS = {"clip": 3, "task": "addition"}
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("changes", "said"),
     [
+        ({"stability": {"tail": "ten"}}, "its stability.tail is 'ten'"),
         ({"registered": {"H": "a word"}}, "its registered.H is 'a word'"),
         ({"registered": {"H": {"line": 1, "seeds": [], "looks": [], "margins": {}}}}, "its line is 1"),
         ({"registered": "a word"}, "its registered is 'a word'"),
@@ -199,38 +199,17 @@ def test_a_plan_whose_thresholds_are_no_numbers_is_refused(
         ({"placebo": [["symmetric"]]}, "its placebo holds"),
         ({"study": "z" * 240}, "is no name of a study"),
         ({"question": "\ud800"}, "cannot be read: .*surrogates not allowed"),
+        ({"hypotheses": ["a word"]}, "its hypothesis .* lacks a key"),
+        ({"hypotheses": [{"says": "it has no id"}]}, "its hypothesis .* lacks a key"),
+        (lambda cells: [cells[0] | {"levels": LEVELS}], "levels hold 3"),
+        (lambda cells: [*cells, cells[0]], "has two cells of variant 'symmetric/addition' and seed 0"),
     ],
 )
-def test_a_plan_whose_inner_values_do_not_fit_is_refused(results: Results, change: dict, said: str) -> None:
-    path = results.plan("clip_range")
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+def test_a_plan_whose_inner_values_do_not_fit_is_refused(results: Results, changes: Any, said: str) -> None:
+    changes = {"cells": changes(cells_of(results))} if callable(changes) else changes
+    change(results.plan("clip_range"), **changes)
     with pytest.raises(Damaged, match=said):
-        read_plan(path)
-
-
-@pytest.mark.parametrize("hypothesis", ["a word", {"says": "it has no id"}])
-def test_a_plan_whose_hypothesis_lacks_a_key_is_refused(results: Results, hypothesis: object) -> None:
-    path = results.plan("clip_range")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"hypotheses": [hypothesis]}))
-    with pytest.raises(Damaged, match=r"its hypothesis .* lacks a key"):
-        load(results, "clip_range")
-
-
-def test_a_level_that_is_no_text_is_refused(results: Results) -> None:
-    path = results.plan("clip_range")
-    plan = json.loads(path.read_text())
-    plan["cells"][0]["levels"]["clip"] = 3
-    path.write_text(json.dumps(plan))
-    with pytest.raises(Damaged, match="levels hold 3"):
-        read_plan(path)
-
-
-def test_a_plan_with_the_same_cell_twice_is_refused(results: Results) -> None:
-    path = results.plan("clip_range")
-    plan = json.loads(path.read_text())
-    path.write_text(json.dumps(plan | {"cells": [*plan["cells"], plan["cells"][0]]}))
-    with pytest.raises(Damaged, match="has two cells of variant 'symmetric/addition' and seed 0"):
-        read_plan(path)
+        plans.read_plan(results.plan("clip_range"))
 
 
 def test_a_journal_that_is_a_link_to_itself_is_one_sentence(
@@ -249,9 +228,23 @@ def test_ledger_and_report_agree_on_a_run_without_its_number_of_items(
     results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The report called it damaged and the ledger completed, so that --retry-failed did nothing."""
-    path = first(results) / "provenance.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset": {}}))
+    change(first(results) / "provenance.json", dataset={})
     (study,) = load(results, "clip_range")
     assert (study.cells["outcome"] == DAMAGED).sum() == 1
     assert main(["status", "clip_range", "--results", str(results.root)]) == 0
     assert "8 planned: 7 completed, 1 damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("warm_start", {"accuracy": "word"}, "accuracy"),
+        ("content", {"task": 1}, "task"),
+        ("dirty", {"a": 1}, "dirty"),
+        ("threads", "one", "threads"),
+    ],
+)
+def test_provenance_of_wrong_types_is_damage_with_its_key(results: Results, key: str, value: Any, named: str) -> None:
+    change(first(results) / "provenance.json", **{key: value})
+    with pytest.raises(Damaged, match=rf"provenance.json is damaged: its {named} is"):
+        read_result(first(results))

@@ -29,12 +29,12 @@ def results(tmp_path_factory):
     write_study(root, "num_iterations", {"mu": ["1", "2", "4"], "task": ["addition"]})
     ratio = np.linspace(0.01, 3, 200)
     capped = np.minimum(ratio, 1.28)
-    curves = [("no clip", sign, ratio * sign, ratio * sign) for sign in (1, -1)]
     # CISPO's objective, detached weight times log-prob: beyond the cap its slope happens to be its weight.
-    curves += [("cispo", sign, capped * np.log(ratio / 4) * sign, capped * sign) for sign in (1, -1)]
+    curves = {"no clip": (ratio, ratio), "cispo": (capped * np.log(ratio / 4), capped)}
     frames = [
-        pd.DataFrame({"curve": name, "advantage": sign, "ratio": ratio, "objective": objective, "weight": weight})
-        for name, sign, objective, weight in curves
+        pd.DataFrame({"curve": name, "advantage": s, "ratio": ratio, "objective": s * objective, "weight": s * weight})
+        for name, (objective, weight) in curves.items()
+        for s in (1, -1)
     ]
     pd.concat(frames).to_csv(results.geometry, index=False)
     return results
@@ -45,14 +45,13 @@ def study(results):
     return load(results, "clip_range")[-1]
 
 
-# Figures for which each of the two studies lacks something.
-LACKING = {name: {"F10", "F13", "F21", "F28", "F32", "F34"} for name in ("clip_range", "num_iterations")}
+LACKING = {"F10", "F13", "F21", "F28", "F32", "F34"}  # figures for which both studies lack something
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_is_readable_in_print_and_decides_nothing(results, figure):
-    for name, lacking in LACKING.items():
+    for name in ("clip_range", "num_iterations"):
         study = load(results, name)[-1]
         picture, manifest = draw(study, figure)
         assert picture.get_figwidth() in (COLUMN_WIDTH, TEXT_WIDTH)
@@ -62,7 +61,7 @@ def test_every_figure_is_readable_in_print_and_decides_nothing(results, figure):
         said = " ".join([*(t.get_text() for t in texts), manifest.caption, manifest.statistic])
         assert not re.search(r"[_^]\{", said), "a small index"
         assert not re.search(r"\bp [=<]|p-value|signific|undecided|supported|refuted", said)
-        assert (not manifest.numbers) == manifest.caption.startswith("Not drawn: ") == (figure in lacking)
+        assert (not manifest.numbers) == manifest.caption.startswith("Not drawn: ") == (figure in LACKING)
         assert manifest.study == name
         assert manifest.signatures == sorted(study.cells["signature"])
         assert manifest.commits == ["c0ffee"]
@@ -75,18 +74,17 @@ def test_an_arm_or_a_facet_that_is_a_number_says_of_what(tmp_path):
     assert [panel.get_title(), other.get_title()] == ["stale = 0", "stale = 8"]
 
 
-def thin(picture):
-    """Lines of single seeds."""
-    return [line for panel in picture.axes for line in panel.lines if line.get_linewidth() == 0.5]
+def lines_of(picture, *keep):
+    return [line for panel in picture.axes for line in panel.lines if line.get_linewidth() in keep or not keep]
 
 
 @pytest.mark.parametrize("figure", ["F1", "F4", "F16", "D1"])
 def test_seeds_have_lines_on_request_alone(study, figure):
     picture, manifest = draw(study, figure)
-    assert thin(picture) == []
+    assert lines_of(picture, 0.5) == []
     with_seeds, same = draw(dataclasses.replace(study, single_seeds=True), figure)
     lines = [series for series in same.numbers if "low" in series]
-    assert len(thin(with_seeds)) == 3 * len(lines) > 0
+    assert len(lines_of(with_seeds, 0.5)) == 3 * len(lines) > 0
     assert same.statistic == f"{manifest.statistic}; thin lines are seeds"
     assert str(same.numbers) == str(manifest.numbers)
 
@@ -114,23 +112,21 @@ def test_a_band_of_three_seeds_lies_in_the_panel_and_of_many_arms_the_baseline_a
 def test_figures_of_any_study_are_saved_under_its_name_without_a_warning(results, study, tmp_path, recwarn):
     """A study's name may have a dot; a facet without any run has no place on a log scale."""
     gone = study.cells["facet"] == "addition/stressed"
-    half = dataclasses.replace(
-        study,
-        cells=study.cells.assign(outcome=study.cells["outcome"].mask(gone, "missing")),
-        **{table: getattr(study, table).query("facet != 'addition/stressed'") for table in journals.TABLES},
-    )
+    tables = {table: getattr(study, table).query("facet != 'addition/stressed'") for table in journals.TABLES}
+    cells = study.cells.assign(outcome=study.cells["outcome"].mask(gone, "missing"))
+    half = dataclasses.replace(study, cells=cells, **tables)
     for figure in ("F3", "F6", "F15", "F16", "F26"):
         picture, manifest = draw(half, figure)
         assert manifest.numbers, figure
-        paths = save(picture, tmp_path / f"my.study_{FIGURES[figure].name}")
-        assert [path.name for path in paths] == [f"my.study_{FIGURES[figure].name}.{end}" for end in ("png", "pdf")]
+        paths = save(picture, tmp_path / f"my.study_{figure}")
+        assert [path.name for path in paths] == [f"my.study_{figure}.png", f"my.study_{figure}.pdf"]
     assert [str(warning.message) for warning in recwarn] == []
 
 
 @pytest.mark.parametrize("figure", ["F1", "F2", "F12"])
 def test_lines_are_the_manifests_means(study, figure):
     picture, manifest = draw(study, figure)
-    drawn = [line for panel in picture.axes for line in panel.lines if line.get_linewidth() > 1]
+    drawn = [line for line in lines_of(picture) if line.get_linewidth() > 1]
     series = [s for s in manifest.numbers if s["x"]]
     assert len(drawn) == len(series) > 0
     for line, numbers in zip(drawn, series, strict=True):
@@ -143,7 +139,7 @@ def test_lines_are_the_manifests_means(study, figure):
 def test_a_log_scale_has_points_and_no_bars_and_zero_is_written_out(study):
     picture, manifest = draw(study, "F3")
     assert not [patch for panel in picture.axes for patch in panel.patches]
-    points = [line.get_xdata()[0] for panel in picture.axes for line in panel.lines if line.get_marker() != "."]
+    points = [line.get_xdata()[0] for line in lines_of(picture) if line.get_marker() != "."]
     assert [x for x in points if x > 0] == pytest.approx([s["mean"] for s in manifest.numbers if s["mean"] > 0])
     for panel in picture.axes:  # nothing is cut off
         low, high = panel.get_xlim()
@@ -183,37 +179,29 @@ def test_manifest_numbers_come_from_the_journals(study, results):
 
 @pytest.mark.slow
 def test_cells_that_are_missing_or_ended_early_are_said_in_the_picture(tmp_path):
-    results = write_study(tmp_path)
-    plan = load(results, "clip_range")[-1].plan
-    lost = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("no_clip/addition/healthy", 2))
-    burst = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("no_clip/addition/healthy", 1))
-    (results.run(lost["signature"]) / "outcome.json").unlink()
-    write_run(results, burst, outcome="diverged", last_step=6)
-    hopeless = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("no_clip/addition/healthy", 0))
+    results, variant = write_study(tmp_path), "no_clip/addition/healthy"
+    cells = load(results, "clip_range")[-1].plan["cells"]
+    hopeless, burst, lost = (cell for cell in cells if cell["variant"] == variant)  # seeds 0, 1, 2
     write_run(results, hopeless, outcome="stopped", last_step=3)
+    write_run(results, burst, outcome="diverged", last_step=6)
+    (results.run(lost["signature"]) / "outcome.json").unlink()
     study = load(results, "clip_range")[-1]
     for figure in FIGURES.keys() - set(ANALYTIC_FIGURES):
         picture, manifest = draw(study, figure)
         note = " ".join(picture.get_suptitle().split())
-        assert "Missing: 1 of 18 cells (no_clip/addition/healthy seed 2)" in note, figure
-        assert "Diverged (last finite evaluation carried forward, ×): no_clip/addition/healthy seed 1" in note
-        assert "Stopped (last finite evaluation carried forward, ×): no_clip/addition/healthy seed 0" in note
-        assert manifest.missing == ["no_clip/addition/healthy seed 2"]
-        assert manifest.diverged == ["no_clip/addition/healthy seed 1"]
-        assert manifest.stopped == ["no_clip/addition/healthy seed 0"]
-        assert {burst["signature"], hopeless["signature"]} <= set(manifest.signatures)
-        assert lost["signature"] not in manifest.signatures
-    picture, _ = draw(study, "F1")
-    crosses = [line for panel in picture.axes for line in panel.lines if line.get_marker() == "x"]
+        assert f"Missing: 1 of 18 cells ({variant} seed 2)" in note, figure
+        assert f"Diverged (last finite evaluation carried forward, ×): {variant} seed 1" in note
+        assert f"Stopped (last finite evaluation carried forward, ×): {variant} seed 0" in note
+        unlike = [manifest.stopped, manifest.diverged, manifest.missing]
+        assert unlike == [[f"{variant} seed {seed}"] for seed in (0, 1, 2)]
+        assert set(manifest.signatures) == {cell["signature"] for cell in cells} - {lost["signature"]}
+    crosses = [line for line in lines_of(draw(study, "F1")[0]) if line.get_marker() == "x"]
     assert [list(line.get_xdata()) for line in crosses] == [[3], [6]]
 
 
 def test_of_a_study_without_any_run_nothing_is_drawn(study):
-    empty = dataclasses.replace(
-        study,
-        cells=study.cells.assign(outcome="missing"),
-        **{table: getattr(study, table).iloc[:0] for table in journals.TABLES},
-    )
+    tables = {table: getattr(study, table).iloc[:0] for table in journals.TABLES}
+    empty = dataclasses.replace(study, cells=study.cells.assign(outcome="missing"), **tables)
     for figure in FIGURES.keys() - set(ANALYTIC_FIGURES):
         picture, manifest = draw(empty, figure)
         assert "Missing: 18 of 18 cells" in " ".join(picture.get_suptitle().split()), figure
@@ -229,11 +217,12 @@ def test_unknown_figures_and_figures_without_cells_are_refused(study):
 
 
 def test_an_arm_has_one_colour_everywhere_and_no_two_arms_share_one():
-    studies = [
+    for arms in (
         ["symmetric", "clip_higher", "lower_only", "outer_cap", "no_clip"],
         ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "gspo"],
-    ]
-    for arms in [*studies, ["symmetric", "x1", "x2", "x3", "x4", "x5"], [f"arm{n}" for n in range(10)]]:
+        ["symmetric", "x1", "x2", "x3", "x4", "x5"],
+        [f"arm{n}" for n in range(10)],
+    ):
         styles = arm_styles(arms)
         assert len({style.colour for style in styles.values()}) == len(arms)
         assert len({style.marker for style in styles.values()}) == len(arms)
@@ -289,15 +278,12 @@ def test_no_share_has_an_interval_outside_0_and_1(study, figure):
     tables = {}
     for table in ("updates", "rollouts", "evaluations"):
         frame = getattr(study, table)
-        wild = dict.fromkeys(frame["signature"].unique())
-        wild = {signature: float(rng.choice([0.004, 0.3, 0.97])) for signature in wild}
-        columns = {name: frame["signature"].map(wild) for name in shares if name in frame}
-        tables[table] = frame.assign(**columns)
+        wild = {signature: float(rng.choice([0.004, 0.3, 0.97])) for signature in frame["signature"].unique()}
+        tables[table] = frame.assign(**{name: frame["signature"].map(wild) for name in shares if name in frame})
     _, manifest = draw(dataclasses.replace(study, **tables), figure)
     for numbers in manifest.numbers:
-        metric = numbers.get("metric") or ("share" if figure in ("F4", "F25") else "final_score")
-        is_share = metric in (*shares, "share", "final_score", "lost", "drawdown", "position/active", "asymptote")
-        if is_share and "minus" not in numbers:
+        metric = numbers.get("metric", "final_score")
+        if metric in (*shares, "final_score", "lost", "drawdown") and "minus" not in numbers:
             bounds = np.array([numbers.get("low", []), numbers.get("high", [])], dtype=float)
             assert np.nanmin(bounds, initial=0) >= 0, metric
             assert np.nanmax(bounds, initial=1) <= 1, metric

@@ -13,19 +13,12 @@ from grpolab.report.inspect import diff, find_run, show
 
 TOKENS = pd.DataFrame(
     {
-        "prompt_index": [0, 0, 0, 1],
-        "sample": [0, 0, 1, 0],
-        "prompt": ["1+1=", "1+1=", "1+1=", "2+2="],
-        "completion": ["2", "2", "", "4"],
-        "reward": [0.75, 0.75, 0.25, 0.75],
-        "reward_correct": [0.5, 0.5, 0.25, 0.5],
-        "reward_format": [0.25, 0.25, 0.125, 0.25],
-        "advantage": [0.7, 0.7, -0.7, 0.0],
-        "position": [0, 1, 0, 0],
-        "token": ["2", "<end>", "<end>", "4"],
-        "old_log_prob": [-1.0] * 4,
-        "ratio": [1.25, 1.0, 0.5, 1.0],
-        "clipped": ["high", "", "low", ""],
+        **{"prompt_index": [0, 0, 0, 1], "sample": [0, 0, 1, 0], "position": [0, 1, 0, 0]},
+        **{"prompt": ["1+1=", "1+1=", "1+1=", "2+2="], "completion": ["2", "2", "", "4"]},
+        **{"reward": [0.75, 0.75, 0.25, 0.75], "reward_correct": [0.5, 0.5, 0.25, 0.5]},
+        **{"reward_format": [0.25, 0.25, 0.125, 0.25], "advantage": [0.7, 0.7, -0.7, 0.0]},
+        **{"token": ["2", "<end>", "<end>", "4"], "old_log_prob": [-1.0] * 4},
+        **{"ratio": [1.25, 1.0, 0.5, 1.0], "clipped": ["high", "", "low", ""]},
     }
 )
 
@@ -57,29 +50,33 @@ def test_show_prints_rewards_advantages_ratios_and_marks(study):
     assert "2+2=" in show(results, names[0], 5, prompts=2)
 
 
-def with_level(study, level, **columns):
-    """The run with completions, as if its importance ratio were of that level."""
+@pytest.mark.parametrize(
+    ("level", "columns", "lines"),
+    [  # the root of 1.25; in segments, whose marks differ, each token has its own
+        *(
+            (
+                level,
+                {"clipped": ["high", "high", "low", ""]},
+                ["sequence:1.11803^  of tokens: 2:1.250  <end>:1.000", "sequence:0.50000v  of tokens: <end>:0.500"],
+            )
+            for level in ("sequence", "sequence_token")
+        ),
+        (
+            "segment",
+            {"sample": [0, 0, 0, 0], "position": [0, 1, 3, 0], "ratio": [1.21, 1.0, 0.5, 1.0]},
+            ["segment:1.10000  of tokens: 2:1.210^  <end>:1.000", "segment:0.50000v  of tokens: <end>:0.500"],
+        ),
+    ],
+)
+def test_show_prints_the_ratio_that_was_clipped_and_labels_its_tokens(study, level, columns, lines):
     results, names = study
     folder = results.run(names[0])
     (folder / "settings.yaml").write_text(yaml.safe_dump({"importance_sampling_level": level}))
     TOKENS.assign(**columns).to_parquet(folder / "samples" / "step_000005.parquet")
-    return show(results, names[0], None, prompts=1)
-
-
-@pytest.mark.parametrize("level", ["sequence", "sequence_token"])
-def test_of_a_sequence_ratio_show_prints_what_was_clipped_and_labels_the_tokens(study, level):
-    text = with_level(study, level, clipped=["high", "high", "low", ""])
-    head = text.splitlines()
-    assert head[1].startswith("sequence:ratio in the last pass over the batch; ^ clipped above")
-    assert "geometric mean of its tokens' ratios" in head[2]
-    assert "     sequence:1.11803^  of tokens: 2:1.250  <end>:1.000\n" in text  # the root of 1.25
-    assert "     sequence:0.50000v  of tokens: <end>:0.500" in text
-
-
-def test_of_a_segment_ratio_show_prints_each_run_of_tokens(study):
-    text = with_level(study, "segment", sample=[0, 0, 0, 0], position=[0, 1, 3, 0], ratio=[1.21, 1.0, 0.5, 1.0])
-    assert "     segment:1.10000  of tokens: 2:1.210^  <end>:1.000\n" in text  # the marks differ: each has its own
-    assert "     segment:0.50000v  of tokens: <end>:0.500" in text
+    shown = show(results, names[0], None, prompts=1).splitlines()
+    assert shown[1].startswith(f"{lines[0][:7]}")
+    assert "geometric mean of its tokens' ratios" in shown[2]
+    assert [line.strip() for line in shown if " of tokens: " in line] == lines
 
 
 def test_show_refuses_a_step_that_was_not_kept(study):
@@ -99,22 +96,13 @@ def test_a_run_is_found_by_prefix_or_folder(study):
             find_run(results, wrong)
 
 
-def test_diff_names_the_settings_and_the_paired_effect(study):
+def test_diff_names_the_settings_the_content_and_the_paired_effect(study):
     results, names = study
-    text = diff(results, names[0], names[3])
-    assert "kernel" in text
-    assert "evaluation.every" not in text, "equal settings are left out"
-    assert "final_score of no_clip/addition minus symmetric/addition, paired over 3 seeds: " in text
-
-
-def test_diff_names_the_content_that_differs(study):
-    results, names = study
-    before = {name: (results.run(name) / "provenance.json").read_text() for name in names[:2]}
-    for digit, (name, text) in enumerate(before.items()):
+    for digit, name in enumerate((names[0], names[3])):
+        file = results.run(name) / "provenance.json"
         content = {"task.train_file": {"sha256": str(digit)}, "task.evaluation_file": {"sha256": "2"}}
-        (results.run(name) / "provenance.json").write_text(json.dumps(json.loads(text) | {"content": content}))
-    lines = diff(results, *before).splitlines()
-    assert sum(line.startswith("content of task.train_file ") for line in lines) == 1
-    assert not any(line.startswith("content of task.evaluation_file") for line in lines)
-    for name, text in before.items():
-        (results.run(name) / "provenance.json").write_text(text)
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"content": content}))
+    text = diff(results, names[0], names[3])
+    keys = [line.split("  ")[0] for line in text.split("\noutcome")[0].splitlines()]
+    assert keys == ["setting", "kernel", "content of task.train_file"], "equal settings are left out"
+    assert "final_score of no_clip/addition minus symmetric/addition, paired over 3 seeds: " in text

@@ -7,21 +7,8 @@ from scipy import stats
 from statsmodels.duration.survfunc import SurvfuncRight
 
 from grpolab.errors import RequestError
-from grpolab.report.statistics.intervals import (
-    COVERAGE,
-    TooFewError,
-    estimate_with_bounds,
-    geometric_interval,
-    iqm,
-    kaplan_meier,
-    optimality_gap,
-    resample,
-    share_band,
-    share_interval,
-    t_band,
-    t_interval,
-    time_to_threshold,
-)
+from grpolab.report.statistics import intervals
+from grpolab.report.statistics.intervals import TooFewError, resample, share_band, share_interval, t_band, t_interval
 from grpolab.report.statistics.tests import paired_difference
 
 RNG = np.random.default_rng(0)
@@ -60,8 +47,8 @@ def test_band_ignores_absent_seeds_and_has_no_bounds_for_one():
 def test_geometric_interval_is_that_of_the_logarithms_of_what_is_above_zero():
     values = np.array([0.01, 0.1, 1.0])
     expected = np.exp(t_interval(np.log(values))[:3])
-    assert geometric_interval([*values, 0.0])[:3] == pytest.approx(expected)
-    assert geometric_interval([*values, 0.0]).n == 3
+    assert intervals.geometric_interval([*values, 0.0])[:3] == pytest.approx(expected)
+    assert intervals.geometric_interval([*values, 0.0]).n == 3
 
 
 @pytest.mark.slow
@@ -97,11 +84,11 @@ def test_aggregates_are_rliables_definitions():
     """Re-stated from rliable/metrics.py and library.py (3ccd9f4): pooled over runs and tasks."""
     first, _ = SCORES_ATS
     pooled = sorted(first.ravel())
-    assert iqm(first) == pytest.approx(np.mean(pooled[len(pooled) // 4 : len(pooled) - len(pooled) // 4]))
-    assert optimality_gap(first, 0.8) == pytest.approx(0.8 - np.mean([min(score, 0.8) for score in pooled]))
+    assert intervals.iqm(first) == pytest.approx(np.mean(pooled[len(pooled) // 4 : len(pooled) - len(pooled) // 4]))
+    assert intervals.optimality_gap(first, 0.8) == pytest.approx(0.8 - np.mean([min(score, 0.8) for score in pooled]))
 
 
-@pytest.mark.parametrize("aggregate", [iqm, optimality_gap])
+@pytest.mark.parametrize("aggregate", [intervals.iqm, intervals.optimality_gap])
 def test_too_few_runs_are_refused_with_the_reason(aggregate):
     with pytest.raises(TooFewError, match="at least 3 tasks with 5 runs each, has 3 with 3"):
         aggregate(SCORES_ATS[0, :, :3])
@@ -133,12 +120,14 @@ def test_bootstrap_draws_within_tasks_and_the_same_seeds_for_every_arm():
 def test_bootstrap_refuses_gaps_and_too_few_runs():
     with pytest.raises(TooFewError, match="a score of every run, 1 are missing"):
         resample(np.where(SCORES_ATS[0] == SCORES_ATS[0].max(), np.nan, SCORES_ATS[0]), mean_of_all, RNG)
-    assert np.isnan(estimate_with_bounds(RNG.random((3, 9)), mean_of_all)[1:]).all(), "it would hold less than 92%"
-    value, low, high = estimate_with_bounds(RNG.random((3, 10)), mean_of_all)
+    assert np.isnan(intervals.estimate_with_bounds(RNG.random((3, 9)), mean_of_all)[1:]).all(), (
+        "it would hold less than 92%"
+    )
+    value, low, high = intervals.estimate_with_bounds(RNG.random((3, 10)), mean_of_all)
     assert low < value < high
 
 
-@pytest.mark.parametrize(("runs", "covered"), COVERAGE["mean"].items())
+@pytest.mark.parametrize(("runs", "covered"), intervals.COVERAGE["mean"].items())
 def test_bootstrap_covers_what_the_table_says(runs, covered):
     hits, generator = 0, np.random.default_rng(2)
     for _ in range(400):
@@ -154,7 +143,7 @@ RELAPSED = np.array([1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0,
 
 
 def test_kaplan_meier_is_the_textbook_example():
-    curve = kaplan_meier(MERCAPTOPURINE, RELAPSED)
+    curve = intervals.kaplan_meier(MERCAPTOPURINE, RELAPSED)
     published = {6: 0.857, 7: 0.807, 10: 0.753, 13: 0.690, 16: 0.627, 22: 0.538, 23: 0.448}
     found = dict(zip(curve.time_X, curve.share_X, strict=True))
     assert {week: round(found[week], 3) for week in published} == published
@@ -169,8 +158,8 @@ def test_kaplan_meier_is_the_textbook_example():
 
 def test_a_run_that_never_reaches_the_threshold_is_censored_at_its_end():
     steps = [0, 10, 20, 30]
-    assert time_to_threshold(steps, [0.1, 0.6, 0.4, 0.7], 0.5) == (10, True)
-    assert time_to_threshold(steps, [0.1, 0.2, 0.4, 0.4], 0.5) == (30, False)
-    assert kaplan_meier([10, 30, 30], [True, False, False]).median == np.inf
+    assert intervals.time_to_threshold(steps, [0.1, 0.6, 0.4, 0.7], 0.5) == (10, True)
+    assert intervals.time_to_threshold(steps, [0.1, 0.2, 0.4, 0.4], 0.5) == (30, False)
+    assert intervals.kaplan_meier([10, 30, 30], [True, False, False]).median == np.inf
     with pytest.raises(TooFewError, match="at least two runs, has 1"):
-        kaplan_meier([10], [True])
+        intervals.kaplan_meier([10], [True])

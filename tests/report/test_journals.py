@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from report_results import write_run, write_study
+from report_results import cells_of, change, write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.report import journals
@@ -23,7 +23,7 @@ def results(tmp_path):
 
 @pytest.fixture
 def folder(results):
-    return results.run(json.loads(results.plan("clip_range").read_text())["cells"][0]["signature"])
+    return results.run(cells_of(results)[0]["signature"])
 
 
 def parsed(monkeypatch):
@@ -62,8 +62,7 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(folder, monkeypatc
 
 
 def test_columns_are_what_the_lines_say(results, folder):
-    cell = json.loads(results.plan("clip_range").read_text())["cells"][0]
-    write_run(results, cell, outcome=DIVERGED, last_step=6)
+    write_run(results, cells_of(results)[0], outcome=DIVERGED, last_step=6)
     lines = [json.loads(line) for line in (folder / "journal.jsonl").open()]
     for _ in ("parsed", "from the cache"):
         runs = read_runs(results, [folder.name])
@@ -73,11 +72,8 @@ def test_columns_are_what_the_lines_say(results, folder):
             expected = pd.DataFrame(records).drop(columns="kind").replace({"inf": np.inf, "nan": np.nan})
             assert len(frame) == len(expected) > 0
             for column in expected:
-                assert np.array_equal(
-                    frame[column].astype("float32"),
-                    expected[column].astype("float64").astype("float32"),
-                    equal_nan=True,
-                ), column
+                as_read = expected[column].astype("float64").astype("float32")
+                assert np.array_equal(frame[column].astype("float32"), as_read, equal_nan=True), column
         counts = [line["position/count"] for line in lines if line["kind"] == "histogram"]
         assert [row.tolist() for row in runs["histograms"]["position/count"]] == counts
         assert runs["timings"]["time_ms"].tolist() == [1_700_000_000_000 + step for step in range(6)]
@@ -88,15 +84,12 @@ def test_columns_are_what_the_lines_say(results, folder):
 @pytest.mark.parametrize(("key", "what"), [("results_version", "results_version"), ("lock_sha256", "lock file")])
 def test_runs_of_different_programs_are_not_drawn_together(results, folder, key, what):
     path = folder / "provenance.json"
-    provenance = json.loads(path.read_text())
-    path.write_text(json.dumps(provenance | {"commit": "another", "dirty": True}))
+    change(path, commit="another", dirty=True)
     study = load(results, "clip_range")[-1]  # mixed commits are reported, not refused
     assert set(study.cells["commit"]) == {"another", "c0ffee"}
-    path.write_text(json.dumps(provenance | {key: 2 if key == "results_version" else "77aa"}))
+    change(path, **{key: 2 if key == "results_version" else "77aa"})
     with pytest.raises(RequestError, match=f"study=clip_range mixes runs of more than one {what}") as refused:
         load(results, "clip_range")
-    assert "(1 run)" in str(refused.value)
-    assert "(3 runs)" in str(refused.value)
-    assert folder.name in str(refused.value)
+    assert all(part in str(refused.value) for part in ("(1 run)", "(3 runs)", folder.name))
     (folder / "outcome.json").unlink()  # what is not drawn does not disturb
     assert len(load(results, "clip_range")[-1].done) == 3

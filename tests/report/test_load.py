@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from report_results import HYPOTHESES, ROLLOUT_STEPS, write_run, write_study
+from report_results import HYPOTHESES, ROLLOUT_STEPS, cells_of, change, whole_of, write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_json_atomic
@@ -22,6 +22,7 @@ from grpolab.report.tables import tables
 from grpolab.vocabulary import DIVERGED, FAILED, MISSING, RESULTS
 
 SMALL = {"factors": {"clip": ["symmetric", "no_clip"], "task": ["addition"]}, "figures": ["F2", "F4"]}
+RATIO = {"ratio": ["token", "sequence"], "task": ["addition"]}
 
 
 @pytest.fixture
@@ -30,8 +31,11 @@ def results(tmp_path) -> Results:
 
 
 def cell_of(results: Results, variant: str, seed: int) -> dict:
-    plan = json.loads(results.plan("clip_range").read_text())
-    return next(cell for cell in plan["cells"] if (cell["variant"], cell["seed"]) == (variant, seed))
+    return next(cell for cell in cells_of(results) if (cell["variant"], cell["seed"]) == (variant, seed))
+
+
+def outcome_of(results: Results, variant: str, seed: int):
+    return results.run(cell_of(results, variant, seed)["signature"]) / "outcome.json"
 
 
 def test_every_record_knows_its_cell(results):
@@ -56,13 +60,12 @@ def test_non_finite_numbers_come_as_strings_and_absent_metrics_stay_absent(resul
 
 
 def test_a_cell_without_outcome_is_missing_and_a_failed_one_is_not_read(results):
-    lost, failed = cell_of(results, "no_clip/addition/healthy", 1), cell_of(results, "no_clip/addition/healthy", 2)
+    lost, failed = (cell_of(results, "no_clip/addition/healthy", seed) for seed in (1, 2))
     (results.run(lost["signature"]) / "outcome.json").unlink()
     write_run(results, failed, outcome=FAILED)
     study = load(results, "clip_range")[-1]
     outcome = study.cells.set_index("signature")["outcome"]
-    assert outcome[lost["signature"]] == MISSING
-    assert outcome[failed["signature"]] == FAILED
+    assert (outcome[lost["signature"]], outcome[failed["signature"]]) == (MISSING, FAILED)
     assert len(study.absent) == 2
     assert not {lost["signature"], failed["signature"]} & set(study.updates["signature"])
 
@@ -82,26 +85,16 @@ def test_a_run_that_ended_early_is_carried_forward_to_its_planned_end(outcome, r
 
 
 def test_a_shared_run_is_parsed_once(results, monkeypatch):
-    plan = json.loads(results.plan("clip_range").read_text())
-    write_json_atomic(results.plan("again"), plan | {"study": "again"})
-    whole = {
-        "format": 1,
-        "study": "both",
-        "question": "?",
-        "includes": ["clip_range", "again"],
-        "figures": [],
-        "cells": [],
-    }
-    write_json_atomic(results.plan("both"), whole)
-    read = []
-    original = journals.read_journal
+    write_json_atomic(results.plan("again"), json.loads(results.plan("clip_range").read_text()) | {"study": "again"})
+    whole_of(results, "both", ["clip_range", "again"])
+    read, original = [], journals.read_journal
     monkeypatch.setattr(
         journals, "read_journal", lambda folder, *of: (read.append(folder.name), original(folder, *of))[1]
     )
     parts = load(results, "both")
     assert [part.name for part in parts] == ["clip_range", "again", "both"]
     assert len(parts[0].updates) == len(parts[1].updates) > 0
-    assert sorted(read) == sorted({cell["signature"] for cell in plan["cells"]})
+    assert sorted(read) == sorted({cell["signature"] for cell in cells_of(results)})
 
 
 def test_an_unplanned_study_is_refused_with_what_to_do(results):
@@ -112,21 +105,8 @@ def test_an_unplanned_study_is_refused_with_what_to_do(results):
 @pytest.fixture
 def reference(tmp_path) -> Results:
     """A small study as part of `reference`, and its export."""
-    results = write_study(
-        tmp_path / "results",
-        factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]},
-        seeds=2,
-        figures=["F2", "F4"],
-    )
-    whole = {
-        "format": 1,
-        "study": "reference",
-        "question": "?",
-        "includes": ["clip_range"],
-        "figures": ["F9"],
-        "cells": [],
-    }
-    write_json_atomic(results.plan("reference"), whole)
+    results = write_study(tmp_path / "results", seeds=2, **SMALL)
+    whole_of(results, "reference", ["clip_range"], figures=["F9"])
     export_reference(results, "reference")
     return results
 
@@ -164,18 +144,20 @@ def test_a_reference_that_keeps_the_shown_runs_whole_says_the_same_of_all(tmp_pa
     results = write_study(tmp_path, seeds=6, figures=["F2"])
     condition = {"metric": "ratio/ess", "of": "token", "above": 0.5}
     claim = HYPOTHESES[0] | {"contrast": {"of": "sequence", "minus": "token"}, "provided": condition}
-    factors = {"ratio": ["token", "sequence"], "task": ["addition"]}
-    write_study(tmp_path, "ratio_level", factors, figures=["F2"], hypotheses=[claim])
-    plan = {"format": 1, "study": "both", "question": "?", "includes": ["clip_range", "ratio_level"], "cells": []}
-    write_json_atomic(results.plan("both"), {**plan, "figures": [], "shown": ["clip_range.F2"]})
-    before = load(results, "both")
-    said = [(decide(before), [table.numbers.to_csv() for study in before[:2] for table in tables(study)])]
+    write_study(tmp_path, "ratio_level", RATIO, figures=["F2"], hypotheses=[claim])
+    whole_of(results, "both", ["clip_range", "ratio_level"], shown=["clip_range.F2"])
+
+    def loaded():
+        studies = load(results, "both")
+        numbers = [table.numbers.to_csv() for study in studies[:2] for table in tables(study)]
+        return studies, repr((decide(studies), numbers))
+
+    before, said = loaded()
     export_reference(results, "both")
     export_reference(results, "ratio_level", append=True)  # whose runs are here still: nothing changes
     shutil.rmtree(results.runs)
-    kept = load(results, "both")
-    said += [(decide(kept), [table.numbers.to_csv() for study in kept[:2] for table in tables(study)])]
-    assert repr(said[0]) == repr(said[1])  # to the last digit
+    kept, said_of_kept = loaded()
+    assert said_of_kept == said  # to the last digit
     assert set(kept[0].updates["seed"]) == {0, 1, 2, 3, 4}, "those of the first look"
     assert (len(kept[1].updates), len(kept[1].rollouts)) == (0, len(before[1].rollouts))
     assert kept[1].rollouts["reward/mean"].equals(before[1].rollouts["reward/mean"])
@@ -192,12 +174,9 @@ def test_a_reference_that_keeps_the_shown_runs_whole_says_the_same_of_all(tmp_pa
 
 
 def test_a_reference_with_holes_is_refused(reference):
-    cell = cell_of(reference, "no_clip/addition", 1)
-    (reference.run(cell["signature"]) / "outcome.json").unlink()
+    outcome_of(reference, "no_clip/addition", 1).unlink()
     shutil.rmtree(reference.reference)
-    with pytest.raises(
-        RequestError, match="1 of 4 runs have no outcome yet: --append keeps the seeds that are finished"
-    ):
+    with pytest.raises(RequestError, match="1 of 4 runs have no outcome yet: --append keeps the seeds that are"):
         export_reference(reference, "reference")
 
 
@@ -206,14 +185,14 @@ def test_what_took_days_on_machines_that_did_not_last_is_appended_seed_by_seed(t
     straight = write_study(tmp_path / "straight", seeds=4, **SMALL)
     export_reference(straight, "clip_range")
     parts = write_study(tmp_path / "parts", seeds=3, **SMALL)
-    (parts.run(cell_of(parts, "no_clip/addition", 2)["signature"]) / "outcome.json").unlink()
+    outcome_of(parts, "no_clip/addition", 2).unlink()
     export_reference(parts, "clip_range", append=True)
     kept = read_plan(parts.reference / "plans" / "clip_range.json")
     assert kept["seeds"] == [0, 1], "the third is not finished"
     assert {cell["seed"] for cell in kept["cells"]} == {0, 1}
     shutil.rmtree(parts.runs)
     write_study(parts.root, seeds=4, trained=False, **SMALL)
-    for cell in json.loads(parts.plan("clip_range").read_text())["cells"]:
+    for cell in cells_of(parts):
         if cell["seed"] >= 2:
             write_run(parts, cell)
     whole, joined = (load(place, "clip_range")[-1] for place in (straight, parts))
@@ -225,50 +204,44 @@ def test_what_took_days_on_machines_that_did_not_last_is_appended_seed_by_seed(t
         frames = [pd.read_parquet(place.reference / f"{table}.parquet") for place in (straight, parts)]
         there, here = (frame.sort_values([*frame]).reset_index(drop=True) for frame in frames)
         pd.testing.assert_frame_equal(here, there, check_like=True)
-    page.write(straight, "clip_range")
-    page.write(parts, "clip_range")
-    here, there = (place.output("clip_range") / "tables" for place in (parts, straight))
-    written = sorted(there.glob("*.csv"))
-    assert written
-    for table in written:
-        assert (here / table.name).read_text() == table.read_text(), table.name
+    written = [sorted((page.write(place, "clip_range").parent / "tables").glob("*.csv")) for place in (straight, parts)]
+    assert written[0]
+    assert {file.name: file.read_text() for file in written[0]} == {file.name: file.read_text() for file in written[1]}
 
 
 def test_a_committed_study_stays_where_none_of_its_new_seeds_is_finished(tmp_path):
     """A sweep of one seed replaces the plan; an export in the middle of it must not take the other seeds away."""
     results = write_study(tmp_path, seeds=2, **SMALL)
-    write_study(tmp_path, "ratio_level", {"ratio": ["token", "sequence"], "task": ["addition"]}, seeds=1)
+    write_study(tmp_path, "ratio_level", RATIO, seeds=1)
     export_reference(results, "clip_range")
-    plan = json.loads(results.plan("clip_range").read_text())
-    new = [{**cell, "seed": 7, "signature": f"7{cell['signature'][1:]}"} for cell in plan["cells"] if not cell["seed"]]
-    write_json_atomic(results.plan("clip_range"), {**plan, "cells": new, "seeds": [7]})
+    cells = [cell for cell in cells_of(results) if not cell["seed"]]
+    new = [{**cell, "seed": 7, "signature": f"7{cell['signature'][1:]}"} for cell in cells]
+    change(results.plan("clip_range"), cells=new, seeds=[7])
     with pytest.raises(RequestError, match="study=clip_range: no seed has an outcome in every variant yet"):
         export_reference(results, "clip_range", append=True)
-    whole = {"format": 1, "study": "both", "question": "?", "includes": ["clip_range", "ratio_level"], "cells": []}
-    write_json_atomic(results.plan("both"), {**whole, "figures": []})
+    whole_of(results, "both", ["clip_range", "ratio_level"])
     export_reference(results, "both", append=True)
-    kept = {name: read_plan(results.reference / "plans" / f"{name}.json") for name in ("both", *whole["includes"])}
-    assert (kept["clip_range"]["seeds"], kept["both"]["includes"]) == ([0, 1], ["clip_range", "ratio_level"])
+    both, clip_range = (read_plan(results.committed_plan(name)) for name in ("both", "clip_range"))
+    assert (clip_range["seeds"], both["includes"]) == ([0, 1], ["clip_range", "ratio_level"])
 
 
 def test_a_variant_with_another_setting_is_not_appended(tmp_path):
     results = write_study(tmp_path, seeds=1, **SMALL)
     export_reference(results, "clip_range")
-    plan = json.loads(results.plan("clip_range").read_text())
-    changed = [cell | {"seed": 1, "settings": cell["settings"] | {"learning_rate": 1.0}} for cell in plan["cells"]]
-    write_json_atomic(results.plan("clip_range"), {**plan, "cells": changed, "seeds": [1]})
-    with pytest.raises(
-        RequestError, match=r"learning_rate=1\.0 in variant symmetric/addition, and 0\.00015 in the committed outcome"
-    ):
+    cells = cells_of(results)
+    changed = [cell | {"seed": 1, "settings": cell["settings"] | {"learning_rate": 1.0}} for cell in cells]
+    change(results.plan("clip_range"), cells=changed, seeds=[1])
+    said = r"learning_rate=1\.0 in variant symmetric/addition, and 0\.00015 in the committed outcome"
+    with pytest.raises(RequestError, match=said):
         export_reference(results, "clip_range", append=True)
 
 
 def test_arms_that_share_their_runs_are_both_kept(tmp_path):
     results = write_study(tmp_path, seeds=2, placebo=[["symmetric", "no_clip"]], **SMALL)
-    plan = json.loads(results.plan("clip_range").read_text())
-    for cell, same in zip(plan["cells"][2:], plan["cells"][:2], strict=True):
+    cells = cells_of(results)
+    for cell, same in zip(cells[2:], cells[:2], strict=True):
         cell["signature"], cell["settings"] = same["signature"], same["settings"]
-    write_json_atomic(results.plan("clip_range"), plan)
+    change(results.plan("clip_range"), cells=cells)
     export_reference(results, "clip_range", append=True)
     export_reference(results, "clip_range", append=True)
     shutil.rmtree(results.runs)
@@ -285,7 +258,7 @@ def test_numbers_that_are_kept_of_a_run_are_those_of_the_metric_and_the_threshol
     pd.read_parquet(file).iloc[:0].to_parquet(file)
     kept = stability_table(load(results, "clip_range")[-1])
     assert kept["ratio_max"].notna().all()
-    plan = read_plan(results.reference / "plans" / "clip_range.json")
+    plan = read_plan(results.committed_plan("clip_range"))
     write_json_atomic(results.plan("clip_range"), {**plan, "primary_metric": "eval/accuracy_greedy"})
     assert not stability_table(load(results, "clip_range")[-1])["final_score"].equals(kept["final_score"])
     write_json_atomic(results.plan("clip_range"), {**plan, "stability": {**plan["stability"], "ratio_max": 1.01}})
@@ -295,39 +268,35 @@ def test_numbers_that_are_kept_of_a_run_are_those_of_the_metric_and_the_threshol
 def test_an_export_of_another_program_is_not_appended_to(reference):
     file = reference.reference / "outcomes.parquet"
     pd.read_parquet(file).assign(lock_sha256="0" * 64).to_parquet(file)
-    write_study(reference.root, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=3)
-    shutil.rmtree(reference.run(cell_of(reference, "no_clip/addition", 0)["signature"]))
+    write_study(reference.root, factors=SMALL["factors"], seeds=3)
+    shutil.rmtree(outcome_of(reference, "no_clip/addition", 0).parent)
     with pytest.raises(RequestError, match=r"the committed outcome would mix runs of lock_sha256 .*: without --append"):
         export_reference(reference, "clip_range", append=True)
 
 
 def test_a_seed_is_not_half_of_this_machine_and_half_of_the_committed_one(tmp_path):
     """Runs of another kind of CPU are other draws: shown where a study is whole, and never beside the rest."""
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]})
-    cells = load(results, "clip_range")[-1].plan["cells"]
-    of_kind(results, cells, "committed")
+    results = write_study(tmp_path, factors=SMALL["factors"])
+    names = [cell["signature"] for cell in cells_of(results)]
+
+    def trained_on(cpu):
+        hardware = {"cpu": cpu, "cpu_capability": "AVX512", "mkl": "2024.2", "float32": cpu}
+        for name in names:
+            change(results.run(name) / "provenance.json", hardware=hardware)
+
+    def kinds(outcomes):
+        return {json.loads(hardware)["cpu"] for hardware in outcomes["hardware"]}
+
+    trained_on("committed")
     export_reference(results, "clip_range")
-    names = [cell["signature"] for cell in cells]
-    of_kind(results, cells, "here")
-    assert set(read_all(results, names)["outcomes"]["hardware"].map(cpu_of)) == {"here"}
+    trained_on("here")
+    assert kinds(read_all(results, names)["outcomes"]) == {"here"}
     shutil.rmtree(results.run(names[0]))
     mixed = read_all(results, names)
-    assert set(mixed["outcomes"]["hardware"].map(cpu_of)) == {"committed"}
+    assert kinds(mixed["outcomes"]) == {"committed"}
     assert sorted(mixed["outcomes"]["signature"]) == sorted(names)
     assert mixed["evaluations"].groupby("signature").size().nunique() == 1
-    own = write_study(tmp_path, "own", {"clip": ["symmetric"], "task": ["sorting"]}).run
-    extra = [cell["signature"] for cell in load(results, "own")[-1].plan["cells"]]
-    assert own(extra[0]).is_dir()
+    write_study(tmp_path, "own", {"clip": ["symmetric"], "task": ["sorting"]})
+    extra = [cell["signature"] for cell in cells_of(results, "own")]
     both = read_all(results, [*names, *extra])["outcomes"]
     assert sorted(both["signature"]) == sorted([*names, *extra])  # what is not committed is of this machine
-
-
-def of_kind(results, cells, cpu):
-    for cell in cells:
-        file = results.run(cell["signature"]) / "provenance.json"
-        hardware = {"cpu": cpu, "cpu_capability": "AVX512", "mkl": "2024.2", "float32": cpu}
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"hardware": hardware}))
-
-
-def cpu_of(hardware):
-    return json.loads(hardware)["cpu"]

@@ -9,11 +9,7 @@ from scipy import special, stats
 
 from grpolab.report.statistics.looks import (
     ALPHA,
-    INCONCLUSIVE,
     LOOKS,
-    NEGLIGIBLE,
-    OPPOSITE,
-    SUPPORTED,
     Decisions,
     decide,
     disagreement,
@@ -23,7 +19,7 @@ from grpolab.report.statistics.looks import (
     run_tests,
 )
 
-DIRECTIONS = (SUPPORTED, OPPOSITE)
+DIRECTIONS = ("supported", "opposite")
 
 
 def decided(values_MS: NDArray, margin: float = 1.0, claimed: float = 1.0, beyond: float = 0.0) -> Decisions:
@@ -85,10 +81,10 @@ def test_one_hypothesis_with_one_look_is_three_t_tests_of_scipy() -> None:
                 stats.ttest_1samp(values_S, -1.4, alternative="greater").pvalue,
                 stats.ttest_1samp(values_S, 1.4, alternative="less").pvalue,
             )
-            side = SUPPORTED if values_S.mean() > 0 else OPPOSITE
-            assert verdict == (side if direction <= ALPHA else NEGLIGIBLE if inside <= ALPHA else INCONCLUSIVE)
+            side = "supported" if values_S.mean() > 0 else "opposite"
+            assert verdict == (side if direction <= ALPHA else "negligible" if inside <= ALPHA else "inconclusive")
             seen.add(verdict)
-    assert seen == {SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE}
+    assert seen == {"supported", "opposite", "negligible", "inconclusive"}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -97,7 +93,7 @@ def test_a_study_is_decided_as_one_step_after_the_other_decides_it(seed: int) ->
     rng = np.random.default_rng(seed)
     values_MS, margin = rng.normal(rng.choice([0, 0.8, -0.8, 1.5], (6, 1)), 1, (6, 20)), 1.0
     left = dict(enumerate(values_MS))
-    verdicts, at = dict.fromkeys(left, INCONCLUSIVE), dict.fromkeys(left, 3)
+    verdicts, at = dict.fromkeys(left, "inconclusive"), dict.fromkeys(left, 3)
     directions = margins = 0
     for look, n in enumerate(LOOKS):
         changed = True
@@ -106,14 +102,14 @@ def test_a_study_is_decided_as_one_step_after_the_other_decides_it(seed: int) ->
             for m, values in list(left.items()):
                 p = stats.ttest_1samp(values[:n], 0).pvalue
                 if p <= level_at(ALPHA / (6 - directions), look):
-                    verdicts[m], at[m] = (SUPPORTED if values[:n].mean() > 0 else OPPOSITE), look
+                    verdicts[m], at[m] = ("supported" if values[:n].mean() > 0 else "opposite"), look
                     directions, changed = directions + 1, True
                     del left[m]
             for m, values in list(left.items()):
                 sides = [stats.ttest_1samp(values[:n], bound).pvalue for bound in (-margin, margin)]
                 inside = abs(values[:n].mean()) < margin
                 if not changed and inside and max(sides) <= level_at(2 * ALPHA / (6 - margins), look):
-                    verdicts[m], at[m] = NEGLIGIBLE, look
+                    verdicts[m], at[m] = "negligible", look
                     margins, changed = margins + 1, True
                     del left[m]
     found = decided(values_MS)
@@ -128,17 +124,17 @@ def test_false_directions_stay_rare_and_effects_are_found_as_published() -> None
         null = decided(sharing_a_baseline(20_000, m, 0.0, rng), margin=np.nan).verdict
         assert 0.04 <= np.isin(null, DIRECTIONS).any(-1).mean() <= 0.053
         found = decided(sharing_a_baseline(8000, m, 1.0, rng), margin=np.nan)
-        assert (found.verdict == SUPPORTED).mean() == pytest.approx(power, abs=0.012)
+        assert (found.verdict == "supported").mean() == pytest.approx(power, abs=0.012)
         assert np.array(LOOKS)[found.look].mean() == pytest.approx(seeds, abs=0.25)
-        assert (found.verdict == OPPOSITE).mean() < 1e-3
+        assert (found.verdict == "opposite").mean() < 1e-3
 
 
 def test_negligible_is_wrong_as_rarely() -> None:
     rng = np.random.default_rng(3)
     at_margin = decided(sharing_a_baseline(20_000, 4, 1.0, rng), margin=1.0).verdict
-    assert (at_margin == NEGLIGIBLE).any(-1).mean() <= 0.053
+    assert (at_margin == "negligible").any(-1).mean() <= 0.053
     inside = decided(rng.normal(size=(8000, 1, 20)), margin=1.0).verdict
-    assert (inside == NEGLIGIBLE).mean() == pytest.approx(0.96, abs=0.015)
+    assert (inside == "negligible").mean() == pytest.approx(0.96, abs=0.015)
 
 
 def test_the_interval_says_what_the_verdict_says_and_holds_the_truth() -> None:
@@ -150,8 +146,8 @@ def test_the_interval_says_what_the_verdict_says_and_holds_the_truth() -> None:
             for values_S, verdict, by_margin, look, level in zip(values_MS, *decisions, strict=True):
                 n = LOOKS[look]
                 low, high = interval(values_S[:n], by_margin, level, look)
-                assert (low > 0 or high < 0) == (verdict in DIRECTIONS) or verdict == NEGLIGIBLE
-                assert verdict != NEGLIGIBLE or (low > -1 and high < 1)
+                assert (low > 0 or high < 0) == (verdict in DIRECTIONS) or verdict == "negligible"
+                assert verdict != "negligible" or (low > -1 and high < 1)
                 holds.append(low <= effect <= high)
     assert np.mean(holds) >= 0.94
 
@@ -161,17 +157,17 @@ def test_what_is_decided_stays_and_what_is_not_there_is_not_looked_at() -> None:
     values_S = np.concatenate([rng.normal(5, 0.5, 5), rng.normal(-9, 1, 15)])
     unseen_S = np.where(np.arange(20) < 12, rng.normal(0, 1, 20), np.nan)
     found = decided(np.stack([values_S, unseen_S, np.full(20, np.nan), np.zeros(20)]))
-    assert found.verdict[0] == SUPPORTED
+    assert found.verdict[0] == "supported"
     assert found.look.tolist() == [0, 1, -1, -1]
-    assert found.verdict[1:].tolist() == [INCONCLUSIVE] * 3
+    assert found.verdict[1:].tolist() == ["inconclusive"] * 3
 
 
 def test_more_than_so_much_is_claimed_and_less_is_the_opposite() -> None:
     values_S = np.random.default_rng(6).normal(1, 0.05, 20)
-    assert decided(values_S[None], margin=np.nan, beyond=0.5).verdict.tolist() == [SUPPORTED]
-    assert decided(values_S[None], margin=np.nan, beyond=1.5).verdict.tolist() == [OPPOSITE]
-    assert decided(values_S[None], margin=np.nan, claimed=-1.0, beyond=0.5).verdict.tolist() == [OPPOSITE]
-    assert decided(-values_S[None], margin=np.nan, claimed=-1.0, beyond=0.5).verdict.tolist() == [SUPPORTED]
+    assert decided(values_S[None], margin=np.nan, beyond=0.5).verdict.tolist() == ["supported"]
+    assert decided(values_S[None], margin=np.nan, beyond=1.5).verdict.tolist() == ["opposite"]
+    assert decided(values_S[None], margin=np.nan, claimed=-1.0, beyond=0.5).verdict.tolist() == ["opposite"]
+    assert decided(-values_S[None], margin=np.nan, claimed=-1.0, beyond=0.5).verdict.tolist() == ["supported"]
 
 
 def equalities(values_MS: NDArray) -> Decisions:
@@ -182,24 +178,24 @@ def test_where_equality_is_claimed_a_small_difference_supports_it_and_one_beyond
     rng = np.random.default_rng(9)
     values_MS = rng.normal([[0.02], [2.0], [-2.0], [0.0]], [[0.05], [0.05], [0.05], [4.0]], (4, 20))
     found = equalities(values_MS)
-    assert found.verdict.tolist() == [SUPPORTED, OPPOSITE, OPPOSITE, INCONCLUSIVE]
+    assert found.verdict.tolist() == ["supported", "opposite", "opposite", "inconclusive"]
     assert found.by_margin.tolist() == [True, False, False, False]
     small = rng.normal(0.3, 0.05, (1, 20))  # surely above 0, and surely inside the margin
-    assert equalities(small).verdict.tolist() == [SUPPORTED]
-    assert decided(small).verdict.tolist() == [SUPPORTED]  # of a claimed direction
-    assert decide(run_tests(small, np.nan, 1.0, equal_M=True), equal_M=True).verdict.tolist() == [INCONCLUSIVE]
+    assert equalities(small).verdict.tolist() == ["supported"]
+    assert decided(small).verdict.tolist() == ["supported"]  # of a claimed direction
+    assert decide(run_tests(small, np.nan, 1.0, equal_M=True), equal_M=True).verdict.tolist() == ["inconclusive"]
 
 
 def test_a_difference_that_is_not_0_does_not_refute_an_equality_that_holds() -> None:
     """The truth lies just inside the margin: 'opposite' is false, and stays rare. At 1.5 margins it is found."""
     rng = np.random.default_rng(10)
     inside = equalities(rng.normal(0.99, 0.5, (4000, 1, 20)))
-    assert (inside.verdict == OPPOSITE).mean() <= 0.055
-    assert (equalities(rng.normal(-1.5, 0.5, (4000, 1, 20))).verdict == OPPOSITE).mean() > 0.9
+    assert (inside.verdict == "opposite").mean() <= 0.055
+    assert (equalities(rng.normal(-1.5, 0.5, (4000, 1, 20))).verdict == "opposite").mean() > 0.9
     for values_S in rng.normal(1.5, 0.5, (200, 20)):
         found = equalities(values_S[None])
         low, high = interval(values_S[: LOOKS[found.look[0]]], found.by_margin[0], found.level[0], found.look[0])
-        assert (low > 1 or high < -1) == (found.verdict[0] == OPPOSITE)
+        assert (low > 1 or high < -1) == (found.verdict[0] == "opposite")
 
 
 def test_two_tasks_disagree_as_a_paired_t_test_says() -> None:

@@ -27,7 +27,9 @@ from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
 from grpolab.report.text import number
 from grpolab.sweep.compose import compose
-from grpolab.sweep.multirun import cell_of
+from grpolab.sweep.plan import cell_of
+
+TWO_ARMS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
 
 
 @pytest.fixture(scope="module")
@@ -51,30 +53,24 @@ def write_collection(results, name, includes):
     write_json_atomic(results.plan(name), whole | {"includes": includes})
 
 
-def edit_updates(results, signature, **changes):
-    """Overwrite metrics in all updates of a run's journal."""
+def edit_journal(results, signature, change):
+    """Change every record of a run's journal by what `change(record)` returns."""
     path = results.run(signature) / "journal.jsonl"
     records = [json.loads(line) for line in path.open()]
-    edited = [record | changes if record["kind"] == "update" else record for record in records]
-    rewrite(path, "".join(json.dumps(record) + "\n" for record in edited))
+    rewrite(path, "".join(json.dumps(record | change(record)) + "\n" for record in records))
+
+
+def edit_updates(results, signature, **changes):
+    edit_journal(results, signature, lambda record: changes if record["kind"] == "update" else {})
 
 
 def test_a_collection_is_one_report_with_claims_first(whole):
     path, said = whole
     text = path.read_text()
     order = [
-        "# both",
-        "Whole?",
-        "exploratory: 2 hypotheses",
-        "- **clip_range**",
-        "- **num_iterations**",
-        "**Not to be concluded:**",
-        "**Compute:**",
-        "## The studies, a page each",
-        "## Provenance",
-        "## What is missing",
-        "## Verdicts",
-        "## Checks",
+        *("# both", "Whole?", "exploratory: 2 hypotheses", "- **clip_range**", "- **num_iterations**"),
+        *("**Not to be concluded:**", "**Compute:**", "## The studies, a page each", "## Provenance"),
+        *("## What is missing", "## Verdicts", "## Checks"),
     ]
     places = [text.index(title) for title in order]
     assert places == sorted(places)
@@ -83,47 +79,43 @@ def test_a_collection_is_one_report_with_claims_first(whole):
     (stressed,) = [line for line in text.splitlines() if line.startswith("| clip_range H6 ") and "stressed" in line]
     assert "no_clip - symmetric in stressed" in stressed
     assert "| inconclusive | exploratory |" in stressed  # three seeds: no look yet
-    page_of = (path.parent / "pages" / "clip_range.md").read_text()
-    assert page_of.startswith("# clip_range\n")
-    assert [line for line in page_of.splitlines() if line.startswith("## ")] == [
-        *("## Verdicts", "## Checks", "## What the runs show")
-    ]
-    for name, figures in (("clip_range", ["learning_curves", "clip_fraction"]), ("num_iterations", ["batch_reuse"])):
+    for name, figures in (("num_iterations", ["batch_reuse"]), ("clip_range", ["learning_curves", "clip_fraction"])):
         files = [f"{name}_{figure}" for figure in figures]
         page_of = (path.parent / "pages" / f"{name}.md").read_text()
         assert all(f"(../figures/{name}/{file}.png)" in page_of for file in files)
         written = {f"{file}.{end}" for file in files for end in ("png", "pdf", "json")}
         assert set(os.listdir(path.parent / "figures" / name)) == written
         assert len(os.listdir(path.parent / "tables" / name)) == 12
+    assert page_of.startswith("# clip_range\n")
+    assert re.findall("^## .*", page_of, re.MULTILINE) == ["## Verdicts", "## Checks", "## What the runs show"]
+    assert "Student's t, of shares Wilson's" in page_of
+    assert "student's" not in page_of  # a name keeps its capital within a sentence
     assert said[0] == "figure 1/3: clip_range F1"
     assert said[-1].startswith("\nexploratory: 2 hypotheses")
     assert "**" not in said[-1]
-    assert "Student's t, of shares Wilson's" in page_of
-    assert "student's" not in page_of  # a name keeps its capital within a sentence
 
 
 def test_every_verdict_has_its_sentence_and_the_screen_is_the_same_without_drawing(whole, results, capsys):
-    text = whole[0].read_text()
     sentence = (
         "- clip_range H6 is inconclusive (exploratory) in healthy: `final_score` of no_clip - symmetric (3 of the 5"
     )
-    assert sentence in text
+    assert sentence in whole[0].read_text()
     assert main(["report", "both", "--brief", "--results", str(results.root)]) == 0
     screen = capsys.readouterr().out
     assert screen.startswith("Whole?\n\nexploratory: 2 hypotheses, 2 inconclusive.")
+    scores = "symmetric (baseline) 0.501, clip_higher 0.497, no_clip 0.106"
     open_ = "Without clipping, accuracy is lower"
-    assert f"  - not decided: {open_} (healthy); {open_} (stressed)\n" in screen
-    assert (
-        "  - final accuracy (addition, stressed): symmetric (baseline) 0.501, clip_higher 0.497, no_clip 0.106"
-        in screen
-    )
-    planned = "planned after 5, 10, 15, 20 seeds, with wider intervals until the last"
-    assert f"Looks: {planned}; open after fewer than 5: clip_range.\n" in screen
-    assert "Limits: 27 runs of tiny transformers on addition, seeds 0 to 2;" in screen
+    for line in (
+        f"  - not decided: {open_} (healthy); {open_} (stressed)\n",
+        f"  - final accuracy (addition, stressed): {scores}",
+        "Looks: planned after 5, 10, 15, 20 seeds, with wider intervals until the last; open after fewer than 5: clip",
+        "Limits: 27 runs of tiny transformers on addition, seeds 0 to 2;",
+    ):
+        assert line in screen
     assert len(screen.splitlines()) < 40
 
 
-def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_path, capsys):
+def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_path):
     """Words of the page alone: verdict and numbers stay; and what each arm's own rate says stands beside it."""
     (claim,) = report_results.HYPOTHESES
     words = {"tested": "Without clipping, it ends lower.", "also": "clip_tuned.H6"}
@@ -160,7 +152,7 @@ def test_provenance_says_how_to_make_it_again(whole, tmp_path):
     assert "trained from 2023-11-14 22:13 to 2023-11-14 22:13 UTC" in text
     assert "- seeds: clip_range 0, 1, 2; num_iterations 0, 1, 2" in text
     assert "```\ngit checkout c0ffee\ngrpolab sweep both --seeds 3\ngrpolab report both\n```" in text
-    other = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=1)
+    other = write_study(tmp_path, factors=TWO_ARMS, seeds=1)
     write_study(tmp_path, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, seeds=2, baseline="1")
     path = next(other.runs.iterdir()) / "provenance.json"
     path.write_text(path.read_text().replace("c0ffee", "decaf"))
@@ -172,8 +164,7 @@ def test_provenance_says_how_to_make_it_again(whole, tmp_path):
 
 
 def test_a_figure_without_anything_to_show_is_a_sentence_and_no_file(tmp_path, capsys):
-    factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
-    results = write_study(tmp_path, factors=factors, seeds=3, figures=["F1", "F5", "F13"])
+    results = write_study(tmp_path, factors=TWO_ARMS, seeds=3, figures=["F1", "F5", "F13"])
     text, folder = page.write(results, "clip_range").read_text(), results.output("clip_range") / "figures"
     assert "\n\n**F13.** Not drawn: two factors must move a number each; here: none.\n" in text
     names = ("learning_curves", "log_ratio_spread")
@@ -189,7 +180,7 @@ def test_a_figure_without_anything_to_show_is_a_sentence_and_no_file(tmp_path, c
 
 
 def test_without_a_name_it_is_the_study_that_is_here(tmp_path):
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=1)
+    results = write_study(tmp_path, factors=TWO_ARMS, seeds=1)
     assert default_study(results) == SWEEP_STUDY
     for name in (SWEEP_STUDY, REFERENCE_STUDY):  # the larger one before the other
         write_collection(results, name, ["clip_range"])
@@ -202,10 +193,7 @@ def test_without_a_name_it_is_the_study_that_is_here(tmp_path):
     assert path.parent == results.root
     assert {name for name in os.listdir(results.root) if name in REPORT_FILES} == set(REPORT_FILES)
     first = "\n".join(path.read_text().splitlines()[:6])
-    assert (
-        f"*This is the report of the study `{REFERENCE_STUDY}`, from the committed outcome (`results/reference/`)."
-        in first
-    )
+    assert f"*This is the report of the study `{REFERENCE_STUDY}`, from the committed outcome" in first
     assert "studies/<study>/" in first
 
 
@@ -213,39 +201,30 @@ def weaken(results, arm, regime, to):
     """Let the accuracy of an arm's runs end `to` above their start."""
     for cell in json.loads(results.plan("clip_range").read_text())["cells"]:
         if (cell["levels"]["clip"], cell["levels"]["regime"]) == (arm, regime):
-            path = results.run(cell["signature"]) / "journal.jsonl"
-            records = [json.loads(line) for line in path.open()]
-            evaluations = [record for record in records if record["kind"] == "evaluation"]
-            for n, record in enumerate(evaluations):
-                record["eval/accuracy_expected"] = 0.3 + to * n / (len(evaluations) - 1) + 1e-3 * cell["seed"] * n
-            rewrite(path, "".join(json.dumps(record) + "\n" for record in records))
+            scores = iter([0.3 + to * n / 4 + 1e-3 * cell["seed"] * n for n in range(5)])  # of five evaluations
+            name = "eval/accuracy_expected"
+            edit_journal(results, cell["signature"], lambda r: {name: next(scores)} if name in r else {})  # noqa: B023
 
 
 def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("grpolab.run.tracking.synchronise", lambda *_: None)  # another's tests
     results = write_study(tmp_path, figures=["F1"])
     write_collection(results, "both", ["clip_range"])
-    study = load(results, "clip_range")[-1]
-    assert regimes.find_unmet([study]) == []
+    assert regimes.find_unmet(load(results, "clip_range")) == []
     text = page.write(results, "both").read_text()
     assert "precondition" not in text
     assert "whose outcome is committed" not in text
     weaken(results, "symmetric", "healthy", 0.05)
     weaken(results, "no_clip", "stressed", 0.1)
-    study = load(results, "clip_range")[-1]
-    learns, collapses = regimes.find_unmet([study])
-    assert re.search(
-        r"^1 NOT met: in addition/healthy .*`symmetric` gains \+0\.05\d .*asked: 0\.1 or more.* noise", learns
-    )
-    assert collapses.startswith(
-        "3 NOT met: in addition/stressed 0 of 3 runs of `no_clip` and 0 of 3 of `symmetric` are lost (asked: all, and"
-    )
+    learns, collapses = regimes.find_unmet(load(results, "clip_range"))
+    gains = r"^1 NOT met: in addition/healthy .*`symmetric` gains \+0\.05\d .*asked: 0\.1 or more.* noise"
+    assert re.search(gains, learns)
+    lost = "in addition/stressed 0 of 3 runs of `no_clip` and 0 of 3 of `symmetric` are lost (asked: all, and"
+    assert collapses.startswith(f"3 NOT met: {lost}")
     assert main(["report", "both", "--results", str(tmp_path)]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[-2 - len(REPORT_FILES) :] == [
-        *(f"precondition {sentence}" for sentence in (learns, collapses)),
-        *(str(results.output("both") / name) for name in REPORT_FILES),
-    ]
+    files = [str(results.output("both") / name) for name in REPORT_FILES]
+    last = [*(f"precondition {sentence}" for sentence in (learns, collapses)), *files]
+    assert capsys.readouterr().out.splitlines()[-len(last) :] == last
     top = (results.output("both") / "report.md").read_text().split("## ")[0]
     assert "**2 preconditions not met**" in top
     assert f"- {learns}\n- {collapses}" in top
@@ -254,7 +233,6 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
 
 
 def test_every_caption_says_what_was_registered_before_its_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("grpolab.run.tracking.synchronise", lambda *_: None)  # another's tests
     results = write_study(tmp_path, figures=["F1"])
     text = page.write(results, "clip_range").read_text()
     assert re.findall(r"^\*\*F1\.\*\* .* Exploratory\. ", text, re.MULTILINE)
@@ -270,19 +248,16 @@ def test_zero_clip_sentences_are_computed(tmp_path):
     study = load(results, "once")[-1]
     said = " ".join(findings(study))
     assert "At the first update on a batch the clip fraction is exactly 0 in all 48 updates of 4 runs." in said
-    assert "With one update per batch (`1`) the clip fraction is exactly 0 in all 24 updates of 2 runs." in said
+    once = "With one update per batch (`1`) the clip fraction is"
+    assert f"{once} exactly 0 in all 24 updates of 2 runs." in said
     edit_updates(results, study.cells["signature"].iloc[0], **{"clip/out_of_range": 0.25})
     said = " ".join(findings(load(results, "once")[-1]))
-    assert (
-        "With one update per batch (`1`) the clip fraction is not 0 in 12 of 24 updates of 2 runs (largest 0.250)"
-        in said
-    )
+    assert f"{once} not 0 in 12 of 24 updates of 2 runs (largest 0.250)" in said
 
 
 def test_ratio_levels_are_compared_as_factors(tmp_path):
     results = write_study(tmp_path, "levels", {"ratio": ["token", "sequence"], "task": ["addition"]}, num_iterations=2)
-    study = load(results, "levels")[-1]
-    for cell in study.cells.itertuples():
+    for cell in load(results, "levels")[-1].cells.itertuples():
         edit_updates(results, cell.signature, **{"clip/active": 0.3 if cell.arm == "sequence" else 0.03})
     said = " ".join(findings(load(results, "levels")[-1]))
     assert "`sequence` clips 10.0 [10.0, 10.0] times the share of tokens that `token` clips in addition." in said
@@ -294,12 +269,9 @@ def test_score_table_is_paired_and_describes(results):
     numbers = table.numbers.set_index(["facet", "arm"])
     stressed = numbers.loc["addition/stressed", "no_clip"]
     assert stressed["difference_high"] < 0
-    assert not [
-        column for column in table.numbers if column.startswith("p_") or column == "p"
-    ]  # verdicts are given in one place
-    assert stressed["difference"] == pytest.approx(
-        stressed["final_score"] - numbers.loc["addition/stressed", "symmetric"]["final_score"]
-    )
+    assert not [name for name in table.numbers if name.startswith("p_") or name == "p"]  # verdicts have one place
+    baseline = numbers.loc["addition/stressed", "symmetric"]
+    assert stressed["difference"] == pytest.approx(stressed["final_score"] - baseline["final_score"])
     assert numbers["n"].eq(3).all()
 
 
@@ -307,20 +279,15 @@ def test_no_table_or_sentence_gives_a_share_an_interval_outside_0_and_1(tmp_path
     """Three runs of which one clips nearly everything and one is always right."""
     results = write_study(tmp_path)
     for cell in json.loads(results.plan("clip_range").read_text())["cells"]:
-        path = results.run(cell["signature"]) / "journal.jsonl"
-        records = [json.loads(line) for line in path.open()]
-        for record in records:
-            wild = (0.0, 0.02, 1.0)[cell["seed"]]
-            changed = {name: wild for name in record if name.startswith(("clip/", "cf/", "eval/accuracy"))}
-            record.update(changed)
-        rewrite(path, "".join(json.dumps(record) + "\n" for record in records))
+        wild, shares = (0.0, 0.02, 1.0)[cell["seed"]], ("clip/", "cf/", "eval/accuracy")
+        edit_journal(results, cell["signature"], lambda r: {n: wild for n in r if n.startswith(shares)})  # noqa: B023
     study = load(results, "clip_range")[-1]
-    numbers = [tables.scores(study).numbers[["final_low", "final_high"]]]
-    clipping = tables.clipping(study).numbers
-    numbers.append(clipping[[name for name in clipping if name.endswith((" low", " high"))]])
-    stability = tables.stability(study).numbers
-    numbers.append(stability[[name for name in stability if name.endswith(("_low", "_high"))]])
-    for frame in numbers:
+    scores, clipping, stability = (make(study).numbers for make in (tables.scores, tables.clipping, tables.stability))
+    for frame in (
+        scores[["final_low", "final_high"]],
+        clipping[[name for name in clipping if name.endswith((" low", " high"))]],
+        stability[[name for name in stability if name.endswith(("_low", "_high"))]],
+    ):
         assert frame.min(axis=None) >= 0
         assert frame.max(axis=None) <= 1
     shares = [share for said in findings(study) for share in re.findall(r"\[(-?[\d.]+)%, ([\d.]+)%\]", said)]
@@ -341,29 +308,34 @@ def test_tables_come_as_csv_markdown_and_latex(results, tmp_path):
         assert "%" not in latex.replace(r"\%", "")
 
 
-def test_a_run_that_is_deleted_or_was_stopped_is_named_in_the_report(tmp_path):
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=2)
-    cell = load(results, "clip_range")[-1].plan["cells"][-1]
-    (results.run(cell["signature"]) / "outcome.json").unlink()
-    write_run(results, load(results, "clip_range")[-1].plan["cells"][0], outcome="stopped", last_step=6)
+def test_runs_that_are_absent_or_were_stopped_are_named_in_the_report(tmp_path):
+    results = write_study(tmp_path, factors=TWO_ARMS, seeds=2)
+    first, *others = load(results, "clip_range")[-1].plan["cells"]
+    (results.run(others[-1]["signature"]) / "outcome.json").unlink()
+    write_run(results, first, outcome="stopped", last_step=6)
     text = page.write(results, "clip_range").read_text()
     assert "2 of 4 planned cells completed." in text
     assert "missing (planned, and not run yet): no_clip/addition seed 1" in text
     assert re.search(r"- stopped \(its early stop found it hopeless.*\): symmetric/addition seed 0", text)
     assert "**1 cell missing.**" in text
+    for cell in (first, *others[:-1]):  # a study that has not run yet
+        (results.run(cell["signature"]) / "outcome.json").unlink()
+    text = page.write(results, "clip_range").read_text()
+    assert "0 of 4 planned cells completed." in text
+    assert "No run of this study has a result yet." in text
+    assert "H6 is inconclusive (exploratory): `final_score` of no_clip - symmetric (0 of the 5 seeds" in text
+
+
+NOTEBOOKS = sorted(path.stem for path in project_root().glob("notebooks/*.py"))
 
 
 @pytest.mark.parametrize(
-    "notebook",
-    [
-        pytest.param(path.stem, marks=() if path.stem == "why_is_my_ratio_one" else pytest.mark.slow)
-        for path in sorted(project_root().glob("notebooks/*.py"))
-    ],
+    "name", [n if n == "why_is_my_ratio_one" else pytest.param(n, marks=pytest.mark.slow) for n in NOTEBOOKS]
 )
-def test_notebooks_run_as_scripts(results, notebook, monkeypatch, capsys):
+def test_notebooks_run_as_scripts(results, name, monkeypatch, capsys):
     monkeypatch.setenv("GRPOLAB_RESULTS", str(results.root))
     monkeypatch.setenv("GRPOLAB_STUDY", "num_iterations")
-    runpy.run_path(str(project_root() / "notebooks" / f"{notebook}.py"), run_name="__main__")
+    runpy.run_path(str(project_root() / "notebooks" / f"{name}.py"), run_name="__main__")
     assert "Image" in capsys.readouterr().out
 
 
@@ -372,25 +344,25 @@ def test_a_notebook_reads_what_was_swept_last_and_says_which(tmp_path, monkeypat
     monkeypatch.setenv("GRPOLAB_RESULTS", str(tmp_path))
     cells = {"factors": {"clip": ["symmetric", "no_clip"]}, "seeds": 1, "trained": False}
     write_study(tmp_path, "claims", created="2026-01-01T00:00:00+00:00", **cells)
-    assert notebook.chosen("claims")[1] == "claims"
+    assert notebook.choose_study("claims")[1] == "claims"
     write_study(tmp_path, "smoke", created="2026-02-01T00:00:00+00:00", **cells)
     write_study(tmp_path, "part", created="2026-03-01T00:00:00+00:00", **cells)
     write_study(tmp_path, "whole", created="2026-03-01T00:00:00+00:00", **{**cells, "includes": ["part"], "cells": []})
     one = {**cells, "factors": {"clip": ["symmetric"]}}
     write_study(tmp_path, "adhoc", created="2026-04-01T00:00:00+00:00", **one)
-    _, name, sentence = notebook.chosen()
+    _, name, sentence = notebook.choose_study()
     assert name == "whole"
     assert "`whole`**, the study that was swept last here (planned 2026-03-01 00:00 UTC)" in sentence
     assert "`GRPOLAB_STUDY=NAME make notebooks` reads another" in sentence
     assert "smoke" in sentence
     monkeypatch.setenv("GRPOLAB_STUDY", "smoke")
-    assert notebook.chosen()[1] == "smoke"
+    assert notebook.choose_study()[1] == "smoke"
 
 
 def test_what_the_store_is_told_of_each_run(tmp_path):
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=2)
-    studies = load(results, "clip_range")
-    write_run(results, studies[-1].plan["cells"][0], outcome="stopped", last_step=6)
+    results = write_study(tmp_path, factors=TWO_ARMS, seeds=2)
+    first = load(results, "clip_range")[-1].plan["cells"][0]
+    write_run(results, first, outcome="stopped", last_step=6)
     studies = load(results, "clip_range")
     assess(results, studies)
     said = json.loads(results.assessment("clip_range").read_text())
@@ -398,33 +370,18 @@ def test_what_the_store_is_told_of_each_run(tmp_path):
     table = stability_table(studies[-1]).assign(signature=list(studies[-1].done["signature"])).set_index("signature")
     for signature, of in said.items():
         row = table.loc[signature]
-        assert {name: row[name] for name in ("final_score", "gain")} == {
-            name: of["metrics"][name] for name in ("final_score", "gain")
-        }
-        assert of["metrics"]["lost"] == float(row["lost"])
+        assert all(of["metrics"][name] == float(row[name]) for name in ("final_score", "gain", "lost"))
         assert (of["tags"]["lost"] == "no") == (not row["lost"])
         assert of["tags"]["cause"] in {*(name.replace("_", " ") for name in CAUSES), "none known"}
-    assert said[studies[-1].plan["cells"][0]["signature"]]["tags"]["lost"] == "stopped"
-
-
-def test_a_study_that_has_not_run_yet_has_a_report_that_says_so(tmp_path):
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=1)
-    for cell in load(results, "clip_range")[-1].plan["cells"]:
-        (results.run(cell["signature"]) / "outcome.json").unlink()
-    text = page.write(results, "clip_range").read_text()
-    assert "0 of 2 planned cells completed." in text
-    assert "No run of this study has a result yet." in text
-    assert "H6 is inconclusive (exploratory): `final_score` of no_clip - symmetric (0 of the 5 seeds" in text
+    assert said[first["signature"]]["tags"]["lost"] == "stopped"
 
 
 def test_the_screen_tells_levels_of_one_task_apart_and_names_every_model(tmp_path):
     """`sorting` and `long_sorting` are one task of two lengths; a tiny transformer has no name."""
     factors = {"clip": ["symmetric", "no_clip"], "task": ["sorting", "long_sorting"]}
     study = load(write_study(tmp_path, factors=factors), "clip_range")[-1]
-    cells = study.cells.assign(
-        **{"setting/task": "sorting", "task_title": "sorting"},
-        **{"setting/model": np.where(study.cells["seed"], None, "smol")},
-    )
+    model = np.where(study.cells["seed"], None, "smol")
+    cells = study.cells.assign(**{"setting/task": "sorting", "task_title": "sorting", "setting/model": model})
     said = brief.screen([dataclasses.replace(study, cells=cells)], [])
     assert "final accuracy (mean of 2 tasks): `symmetric`" in said
     assert "12 runs of smol, tiny transformers on sorting" in said
@@ -439,10 +396,9 @@ def test_a_task_of_ones_own_is_named_by_its_file_and_class(tmp_path):
     results = write_study(tmp_path, trained=False)
     plan = json.loads(results.plan("clip_range").read_text())
     plan["cells"] = [cell | {"task_title": "letters.jsonl"} for cell in plan["cells"][:3]]
-    write_json_atomic(results.plan("clip_range"), plan)
     for cell in plan["cells"]:
         write_run(results, cell)
-    assert "3 runs of tiny transformers on letters.jsonl, seeds" in brief.screen(load(results, "clip_range"), [])
+    assert "3 runs of tiny transformers on letters.jsonl, seeds" in brief.screen([load_with(results, plan)], [])
 
 
 def test_arms_with_seeds_of_their_own_are_compared_over_those_that_all_have(tmp_path):

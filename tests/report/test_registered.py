@@ -32,15 +32,9 @@ REFERENCE = project_root() / "results" / "reference"
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    found = load("clip_range")
-    assert isinstance(found, Study)
-    return expand(found, Composer(), seeds=FRESH[:1])
-
-
-@pytest.fixture
-def study(plan: Plan) -> Study:
-    assert isinstance(plan.study, Study)
-    return plan.study
+    study = load("clip_range")
+    assert isinstance(study, Study)
+    return expand(study, Composer(), seeds=FRESH[:1])
 
 
 @pytest.fixture
@@ -60,6 +54,11 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(tmp_path, "init", "-q")
     commit(tmp_path)
     return tmp_path
+
+
+def study_of(plan: Plan) -> Study:
+    assert isinstance(plan.study, Study)
+    return plan.study
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -88,7 +87,7 @@ def labelled(said: dict[str, str], commits: list[str | None], **columns: Any) ->
 
 
 def test_runs_of_a_commit_with_the_registration_are_confirmatory(said: dict[str, str], repository: Path) -> None:
-    before = commit_of = git(repository, "rev-parse", "HEAD").strip()
+    before = git(repository, "rev-parse", "HEAD").strip()
     line = json.loads(write_down(said))
     assert (line["commit"], line["seeds"], line["looks"]) == (before, FRESH, LOOKS)
     assert line["hypotheses"].keys() == line["margins"].keys() == said.keys()
@@ -104,34 +103,30 @@ def test_runs_of_a_commit_with_the_registration_are_confirmatory(said: dict[str,
 
 
 def test_a_changed_hypothesis_is_not_the_one_that_was_registered(
-    plan: Plan, study: Study, said: dict[str, str], repository: Path
+    plan: Plan, said: dict[str, str], repository: Path
 ) -> None:
     write_down(said)
-    commit_of = commit(repository)
+    study, commit_of = study_of(plan), commit(repository)
     settings = {variant.name: variant.settings for variant in plan.variants}
     first, *others = study.hypotheses
     for changes in ({"margin": 0.5}, {"says": first.says + " Much."}, {"direction": "equal"}):
         changed = study.model_copy(update={"hypotheses": [first.model_copy(update=changes), *others]})
-        assert labelled(hypothesis_texts(changed, settings), [commit_of]) == (EXPLORATORY, "not registered as it is")
-        known = find_registrations("clip_range", hypothesis_texts(changed, settings))
-        assert known.keys() == {claim.id for claim in others}, "the others still are"
+        texts = hypothesis_texts(changed, settings)
+        assert labelled(texts, [commit_of]) == (EXPLORATORY, "not registered as it is")
+        assert find_registrations("clip_range", texts).keys() == {claim.id for claim in others}, "the others still are"
     for rules in ({"overrides": ["epsilon=0.1"]}, {"baseline": "no_clip"}, {"primary_metric": "reward/mean"}):
         assert find_registrations("clip_range", hypothesis_texts(study.model_copy(update=rules), settings)) == {}
     assert find_registrations("clip_range", hypothesis_texts(study, {})) == {}, "other variants"
     assert find_registrations("ratio_level", said) == {}, "another study"
     added = Hypothesis(**{**first.model_dump(), "id": "H_late"})
-    late = study.model_copy(update={"hypotheses": [*study.hypotheses, added]})
-    assert find_registrations("clip_range", hypothesis_texts(late, settings)).keys() == said.keys(), (
-        "added after its runs"
-    )
+    late = hypothesis_texts(study.model_copy(update={"hypotheses": [*study.hypotheses, added]}), settings)
+    assert find_registrations("clip_range", late).keys() == said.keys(), "added after its runs"
 
 
-def test_what_the_page_says_is_no_part_of_a_registration(
-    plan: Plan, study: Study, said: dict[str, str], repository: Path
-) -> None:
+def test_what_the_page_says_is_no_part_of_a_registration(plan: Plan, said: dict[str, str], repository: Path) -> None:
     """A sentence that says more than its test is mended on the page: hash, runs and label stay."""
     write_down(said)
-    commit_of = commit(repository)
+    study, commit_of = study_of(plan), commit(repository)
     settings = {variant.name: variant.settings for variant in plan.variants}
     mended = [claim.model_copy(update={"tested": "It is lower.", "also": "other.H"}) for claim in study.hypotheses]
     changed = study.model_copy(update={"hypotheses": mended})
@@ -147,12 +142,8 @@ def test_what_the_page_says_is_no_part_of_a_registration(
 def test_the_committed_outcome_says_what_the_study_files_say() -> None:
     """A fresh clone reports from the plans in results/reference/: a sentence that is mended is mended there too."""
     committed = {plan["study"]: plan for plan in map(read_plan, outcome_at(REFERENCE).reference.glob("plans/*.json"))}
-    asked = {name: load(name) for name in committed}
-    hypotheses = {
-        name: [claim.model_dump() for claim in study.hypotheses]
-        for name, study in asked.items()
-        if isinstance(study, Study)
-    }
+    studies = {name: study for name in committed if isinstance(study := load(name), Study)}
+    hypotheses = {name: [claim.model_dump() for claim in study.hypotheses] for name, study in studies.items()}
     assert hypotheses == {name: committed[name]["hypotheses"] for name in hypotheses}
     named = {f"{name}.{claim['id']}" for name, of in hypotheses.items() for claim in of}
     assert {claim["also"] for of in hypotheses.values() for claim in of} - {""} <= named
@@ -210,12 +201,12 @@ def test_registered_seeds_without_a_result_decide_nothing(said: dict[str, str], 
 
 
 def test_a_plan_with_other_settings_is_not_the_registered_one(
-    plan: Plan, study: Study, said: dict[str, str], repository: Path
+    plan: Plan, said: dict[str, str], repository: Path
 ) -> None:
     write_down(said)
     assert plan.registered.keys() == said.keys()
-    assert expand(study, Composer(), seeds=[7]).registered == plan.registered, "of any seed"
-    assert expand(study, Composer(), ["prompts_per_step=16"], FRESH).registered == {}
+    assert expand(study_of(plan), Composer(), seeds=[7]).registered == plan.registered, "of any seed"
+    assert expand(study_of(plan), Composer(), ["prompts_per_step=16"], FRESH).registered == {}
 
 
 def test_a_collection_registers_its_primary_hypotheses(repository: Path) -> None:
@@ -255,8 +246,7 @@ def test_what_a_study_names_is_there_when_it_is_registered(repository: Path, tmp
 def test_blank_lines_of_the_registry_are_passed_over_and_damaged_ones_named(
     repository: Path, said: dict[str, str]
 ) -> None:
-    margins: dict[str, dict[str, float | None]] = {hypothesis: {} for hypothesis in said}
-    register("clip_range", said, FRESH, LOOKS, margins, set(), [], "now")
+    write_down(said)
     before, file = find_registrations("clip_range", said), repository / REGISTRY
     file.write_text(f"\n{file.read_text()}\n  \n")
     assert find_registrations("clip_range", said) == before != {}

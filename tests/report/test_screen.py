@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report_results import write_study
+from report_results import change, write_study
 
 from grpolab.paths import Results
 from grpolab.report import brief, export, load, page, screen
@@ -68,8 +68,7 @@ def test_a_change_of_any_file_that_it_is_from_is_seen_even_where_size_and_time_s
     assert journal.stat().st_size == before.st_size
     screen.screen(results, "clip_range")
     assert len(loads) == 2
-    plan = json.loads(results.plan("clip_range").read_text())
-    results.plan("clip_range").write_text(json.dumps({**plan, "question": "Another one?"}))
+    change(results.plan("clip_range"), question="Another one?")
     assert screen.screen(results, "clip_range").startswith("Another one?")
     for file in ("outcome.json", "provenance.json"):
         path = journal.with_name(file)
@@ -82,16 +81,15 @@ def test_a_change_of_any_file_that_it_is_from_is_seen_even_where_size_and_time_s
     assert "Limits: 17 runs" in now
 
 
-def test_another_program_computes_it_again(results, loads, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("version", lambda name: f"another {name}"), ("registry_at", lambda commit: frozenset({f"a line at {commit}"}))],
+)
+def test_another_program_or_a_commit_that_git_learns_of_later_computes_it_again(
+    results, loads, monkeypatch, name, other
+):
     screen.screen(results, "clip_range")
-    monkeypatch.setattr(screen, "version", lambda name: f"another {name}")
-    screen.screen(results, "clip_range")
-    assert len(loads) == 2
-
-
-def test_a_commit_that_git_learns_of_later_computes_it_again(results, loads, monkeypatch):
-    screen.screen(results, "clip_range")
-    monkeypatch.setattr(screen, "registry_at", lambda commit: frozenset({f"a line at {commit}"}))
+    monkeypatch.setattr(screen, name, other)
     screen.screen(results, "clip_range")
     screen.screen(results, "clip_range")
     assert len(loads) == 2
@@ -174,15 +172,8 @@ def test_a_committed_screen_is_read_until_a_run_of_the_study_is_here(results, lo
     one.rename(results.runs / one.name)
     screen.screen(results, "clip_range")
     assert loads == ["clip_range"]
-
-
-def test_a_committed_screen_of_another_outcome_is_not_read(results, loads):
-    export.export_reference(results, "clip_range")
-    screen.write_committed(results)
-    results.plan("clip_range").unlink()
-    results.runs.rename(results.root / "elsewhere")
-    loads.clear()
+    (results.runs / one.name).rename(one)
     plan = results.committed_plan("clip_range")
     plan.write_text(plan.read_text().replace("final_score", "drawdown"))
     screen.screen(results, "clip_range")
-    assert loads == ["clip_range"]
+    assert loads == ["clip_range"] * 2, "the screen is of another outcome"

@@ -5,20 +5,13 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
-from report_results import FACTORS, write_run, write_study
+from report_results import FACTORS, cells_of, write_run, write_study
 
 from grpolab.quantities import Thresholds
 from grpolab.report.load import load
 from grpolab.report.measures import stability_table
-from grpolab.report.stability import (
-    drawdown,
-    final_score,
-    gradient_spikes,
-    has_collapsed,
-    jitter,
-    mechanism_quantities,
-    run_quantities,
-)
+from grpolab.report.stability import drawdown, final_score, gradient_spikes, has_collapsed, jitter, run_quantities
+from grpolab.report.stability import mechanism_quantities as mechanism
 from grpolab.report.statistics.intervals import sd_interval, worst_mean
 
 
@@ -63,25 +56,19 @@ def test_spikes_are_counted_over_rollout_steps():
 
 def test_table_labels_runs(tmp_path):
     results = write_study(tmp_path)
-    cell = next(c for c in load(results, "clip_range")[-1].plan["cells"] if c["variant"] == "no_clip/addition/healthy")
-    write_run(results, cell, outcome="diverged", last_step=6)
-    cells = load(results, "clip_range")[-1].plan["cells"]
-    hopeless = next(c for c in cells if c["variant"] == "symmetric/addition/healthy")
-    write_run(results, hopeless, outcome="stopped", last_step=6)
+    first = {cell["variant"]: cell for cell in reversed(cells_of(results))}
+    write_run(results, first["no_clip/addition/healthy"], outcome="diverged", last_step=6)
+    write_run(results, first["symmetric/addition/healthy"], outcome="stopped", last_step=6)
     table = stability_table(load(results, "clip_range")[-1]).set_index(["arm", "facet", "seed"]).sort_index()
     assert len(table) == 18
-    assert table["collapsed"].sum() == 3
-    assert table.loc[("no_clip", "addition/stressed"), "collapsed"].all()
-    assert table.loc[("no_clip", "addition/stressed"), "below_start"].all()
-    assert table.loc[("no_clip", "addition/healthy", cell["seed"]), "diverged"]
-    assert table["diverged"].sum() == 1
-    assert table.loc[("symmetric", "addition/healthy", hopeless["seed"]), "stopped"]
-    assert table["stopped"].sum() == 1
-    assert table["lost"].sum() == 3 + 1 + 1
+    counts = {"collapsed": 3, "below_start": 3, "diverged": 1, "stopped": 1, "lost": 3 + 1 + 1}
+    assert table[list(counts)].sum().to_dict() == counts
+    assert table.loc[("no_clip", "addition/stressed"), ["collapsed", "below_start"]].all(axis=None)
+    assert table.loc[("no_clip", "addition/healthy", 0), "diverged"]
+    assert table.loc[("symmetric", "addition/healthy", 0), "stopped"]
     healthy = table.loc[("symmetric", "addition/healthy", 1)]
     assert healthy["entropy_drop"] == pytest.approx(0.11, abs=1e-6)
-    assert not healthy["entropy_collapsed"]
-    assert healthy["ratio_max"] == 2
+    assert (healthy["entropy_collapsed"], healthy["ratio_max"]) == (False, 2)
     assert healthy["gain"] == pytest.approx(healthy["final_score"] - healthy["start"])
 
 
@@ -96,39 +83,20 @@ def test_the_plans_thresholds_decide_the_labels(tmp_path):
 
 SETTINGS = {"num_iterations": 2, "num_minibatches": 1, "num_generations": 4, "max_grad_norm": 1.0}
 # Two rollout steps of two updates each.
-UPDATES = pd.DataFrame(
-    {
-        "rollout_step": [0, 0, 1, 1],
-        "iteration": [0, 1, 0, 1],
-        "minibatch": [0, 0, 0, 0],
-        "clip/active": [0.0, 0.2, 0.0, 0.1],
-        "clip/active_nz": [0.0, 0.4, 0.0, 0.2],
-        "cf/sequence_0.2": [0.0, 0.02, 0.0, 0.02],
-        "cf/token_0.2": [0.0, 0.1, 0.0, 0.06],
-        "p_old/up_clipped": [np.nan, 0.3, np.nan, 0.5],
-        "p_old/all": [0.9, 0.8, 0.9, 0.6],
-        "ratio/token_min": [1.0, 0.5, 1.0, 0.2],
-        "ratio/token_max": [1.0, 2.0, 1.0, 5.0],
-        "ratio/sequence_mean_pos": [1.0, 1.1, 1.0, 1.3],
-        "ratio/sequence_mean_neg": [1.0, 0.9, 1.0, 0.9],
-        "grad_norm": [2.0, 0.5, 1.5, np.inf],
-    }
-)
-ROLLOUTS = pd.DataFrame(
-    {
-        "rollout_step": [0, 1],
-        "zero_variance/share": [0.3, 0.1],
-        "zero_variance/all_right": [0.2, 0.05],
-        "zero_variance/all_wrong": [0.1, 0.05],
-        "reward/correct": [0.5, 1.0],
-        "entropy/behaviour": [0.8, 0.5],
-    }
-)
-
-
-@pytest.fixture
-def quantities():
-    return mechanism_quantities(UPDATES, ROLLOUTS, SETTINGS, tail=0.1)
+UPDATES = pd.DataFrame({
+    **{"rollout_step": [0, 0, 1, 1], "iteration": [0, 1, 0, 1], "minibatch": [0, 0, 0, 0]},
+    **{"clip/active": [0.0, 0.2, 0.0, 0.1], "clip/active_nz": [0.0, 0.4, 0.0, 0.2]},
+    **{"cf/sequence_0.2": [0.0, 0.02, 0.0, 0.02], "cf/token_0.2": [0.0, 0.1, 0.0, 0.06]},
+    **{"p_old/up_clipped": [np.nan, 0.3, np.nan, 0.5], "p_old/all": [0.9, 0.8, 0.9, 0.6]},
+    **{"ratio/token_min": [1.0, 0.5, 1.0, 0.2], "ratio/token_max": [1.0, 2.0, 1.0, 5.0]},
+    **{"ratio/sequence_mean_pos": [1.0, 1.1, 1.0, 1.3], "ratio/sequence_mean_neg": [1.0, 0.9, 1.0, 0.9]},
+    "grad_norm": [2.0, 0.5, 1.5, np.inf],
+})  # fmt: skip
+ROLLOUTS = pd.DataFrame({
+    **{"rollout_step": [0, 1], "reward/correct": [0.5, 1.0], "entropy/behaviour": [0.8, 0.5]},
+    **{"zero_variance/share": [0.3, 0.1], "zero_variance/all_right": [0.2, 0.05]},
+    "zero_variance/all_wrong": [0.1, 0.05],
+})  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -147,28 +115,25 @@ def quantities():
         ("entropy_last20", 0.5),
     ],
 )
-def test_a_quantity_is_what_the_hand_computes(quantities, name, value):
-    assert quantities[name] == pytest.approx(value)
+def test_a_quantity_is_what_the_hand_computes(name, value):
+    assert mechanism(UPDATES, ROLLOUTS, SETTINGS, tail=0.1)[name] == pytest.approx(value)
 
 
 def test_what_cannot_be_computed_is_not_a_number():
-    nothing = mechanism_quantities(pd.DataFrame({"rollout_step": []}), pd.DataFrame({"rollout_step": []}), {}, 0.1)
+    nothing = mechanism(pd.DataFrame({"rollout_step": []}), pd.DataFrame({"rollout_step": []}), {}, 0.1)
     assert all(np.isnan(value) for value in nothing.values())
-    once = mechanism_quantities(UPDATES, ROLLOUTS, SETTINGS | {"num_iterations": 1}, 0.1)
+    once = mechanism(UPDATES, ROLLOUTS, SETTINGS | {"num_iterations": 1}, 0.1)
     assert np.isnan(once["ceiling_share"])  # one update per batch: nothing can be clipped
-    unbounded = mechanism_quantities(UPDATES, ROLLOUTS, SETTINGS | {"max_grad_norm": np.inf}, 0.1)
+    unbounded = mechanism(UPDATES, ROLLOUTS, SETTINGS | {"max_grad_norm": np.inf}, 0.1)
     assert np.isnan(unbounded["clipped_gradients"])
+    quiet = mechanism(UPDATES.assign(**{"cf/sequence_0.2": 0.0}), ROLLOUTS, SETTINGS, 0.1)
+    assert quiet["counterfactual_log_ratio"] == -np.inf, "it never clips"
 
 
 def test_starvation_is_told_apart_by_its_cause():
     quantities = run_quantities(np.array([0.2, 0.3]), UPDATES, ROLLOUTS, "completed", 100, SETTINGS, Thresholds())
     assert (quantities["starved_right"], quantities["starved_wrong"]) == (0.05, 0.05)
     assert quantities["starvation"] == pytest.approx(0.1)
-
-
-def test_a_sequence_ratio_that_never_clips_is_infinitely_quieter():
-    quiet = UPDATES.assign(**{"cf/sequence_0.2": 0.0})
-    assert mechanism_quantities(quiet, ROLLOUTS, SETTINGS, 0.1)["counterfactual_log_ratio"] == -np.inf
 
 
 def test_jitter_is_free_of_the_trend():

@@ -13,22 +13,9 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
+from grpolab.report.statistics import tests
 from grpolab.report.statistics.intervals import interquartile_range
-from grpolab.report.statistics.tests import (
-    POWER,
-    benjamini_hochberg,
-    detectable_difference,
-    detectable_rate_difference,
-    fisher,
-    holm,
-    label_difference,
-    paired_difference,
-    rank_trend,
-    rate_difference,
-    sign_flip,
-    wilson,
-)
-from grpolab.report.statistics.tests import sign_test as signs
+from grpolab.report.statistics.tests import POWER, fisher, holm, paired_difference, rank_trend, sign_flip, wilson
 
 RNG = np.random.default_rng(0)
 
@@ -76,21 +63,19 @@ def test_a_diverged_run_counts_in_the_paired_difference():
 def test_signs_are_statsmodels_and_flips_an_enumeration():
     for n in (3, 6, 9, 20):
         values = RNG.normal(0.5, 1, n).round(n % 2)  # with ties, and without
-        assert signs(values) == pytest.approx(sign_test(values)[1])
+        assert tests.sign_test(values) == pytest.approx(sign_test(values)[1])
     for n in (1, 5, 8):
         values = RNG.normal(0.8, 1, n)
         sums = [values @ flipped for flipped in product((-1, 1), repeat=n)]
         assert sign_flip(values) == np.mean(np.abs(sums) >= abs(values.sum()) - 1e-12)
+    assert sign_flip(np.ones(20)) == pytest.approx(2 / 2**20)
     many = RNG.normal(0.4, 1, 30)  # by random flips
     assert sign_flip(many) == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.02)
 
 
-def test_holm_is_statsmodels():
+def test_holm_is_statsmodels_and_counts_tests_without_data():
     p = [0.01, 0.04, 0.03, 0.005, 0.8]
     assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
-
-
-def test_holm_counts_tests_without_data():
     adjusted = holm([0.01, np.nan])
     assert adjusted[0] == pytest.approx(0.02)
     assert np.isnan(adjusted[1])
@@ -122,7 +107,7 @@ def test_fisher_rejects_equal_rates_at_most_at_its_level():
 
 def test_rate_difference_is_newcombes():
     for of, minus, n in ((3, 0, 3), (7, 2, 10), (4, 4, 5)):
-        found = rate_difference(of, n, minus, n)
+        found = tests.rate_difference(of, n, minus, n)
         expected = confint_proportions_2indep(of, n, minus, n, method="newcomb")
         assert (found.low, found.high) == pytest.approx(expected)
         assert (found.effect, found.n) == (pytest.approx((of - minus) / n), n)
@@ -133,15 +118,15 @@ def test_labels_of_one_task_are_fishers_and_tasks_of_a_seed_move_together():
     for n in (4, 5, 10, 20):
         of, minus = RNG.integers(0, 2, (2, n, 1))
         table = [[of.sum(), n - of.sum()], [minus.sum(), n - minus.sum()]]
-        difference, p = label_difference(of, minus)
+        difference, p = tests.label_difference(of, minus)
         assert p == pytest.approx(stats.fisher_exact(table).pvalue)
         assert difference == pytest.approx((of.sum() - minus.sum()) / n)
-        assert label_difference(of.repeat(3, axis=1), minus.repeat(3, axis=1))[1] == pytest.approx(p)
+        assert tests.label_difference(of.repeat(3, axis=1), minus.repeat(3, axis=1))[1] == pytest.approx(p)
     of, minus = RNG.integers(0, 2, (2, 4, 2))
     numbers, found = np.concatenate([of, minus]).sum(axis=1), abs(of.sum() - minus.sum())
     chosen = [numbers[list(seeds)].sum() for seeds in combinations(range(8), 4)]
     expected = np.mean([abs(2 * part - numbers.sum()) >= found for part in chosen])
-    assert label_difference(of, minus)[1] == pytest.approx(expected)
+    assert tests.label_difference(of, minus)[1] == pytest.approx(expected)
 
 
 def test_a_trend_is_pages_and_tasks_of_a_seed_move_together():
@@ -162,13 +147,15 @@ def test_a_trend_is_pages_and_tasks_of_a_seed_move_together():
     wide = RNG.normal(size=(9, 8)) + 0.2 * np.arange(8)  # 8! orders are too many: the normal approximation
     assert rank_trend(wide).p == pytest.approx(2 * stats.page_trend_test(wide, method="asymptotic").pvalue, rel=0.01)
     assert np.isnan(rank_trend(wide[:1]).p)
+    diverged = np.array([[0.0, 1.0, np.inf], [0.0, 1.0, 2.0], [0.0, 0.5, 0.6]])  # the largest of its seed
+    assert rank_trend(diverged) == rank_trend(np.where(np.isinf(diverged), 9, diverged))
 
 
 def test_benjamini_and_hochberg_and_the_interquartile_range_are_scipys_to_the_bit() -> None:
     rng = np.random.default_rng(0)
     for n in (1, 2, 3, 7, 90):
         p_values = rng.random(n)
-        assert np.array_equal(benjamini_hochberg(p_values.tolist()), stats.false_discovery_control(p_values))
+        assert np.array_equal(tests.benjamini_hochberg(p_values.tolist()), stats.false_discovery_control(p_values))
         values = np.round(rng.normal(size=n), 2)
         assert interquartile_range(values) == stats.iqr(values)
 
@@ -181,21 +168,23 @@ def test_the_first_screen_does_not_wait_for_scipys_statistics() -> None:
 
 @pytest.mark.parametrize(("n", "alpha"), [(3, 0.05), (2, 0.005), (10, 0.05), (10, 0.001), (400, 0.01)])
 def test_a_detectable_difference_is_found_with_the_power_of_statsmodels(n, alpha):
-    found = detectable_difference(1 / n**0.5, n - 1, alpha)
+    found = tests.detectable_difference(1 / n**0.5, n - 1, alpha)
     assert TTestPower().power(found, n, alpha) == pytest.approx(POWER, abs=1e-3)
 
 
 def test_the_power_table():
     # claims-and-figures.md, section 4.3: pairs for power .8 at d = effect / sd.
     for d, n in {0.5: 34, 0.8: 15, 1: 10, 1.5: 6, 2: 5, 3: 4}.items():
-        assert detectable_difference(1 / n**0.5, n - 1) <= d < detectable_difference(1 / (n - 1) ** 0.5, n - 2)
-    assert detectable_difference(1 / 3**0.5, 2) == pytest.approx(3.26, abs=0.01)  # three pairs, in deviations
+        assert (
+            tests.detectable_difference(1 / n**0.5, n - 1) <= d < tests.detectable_difference(1 / (n - 1) ** 0.5, n - 2)
+        )
+    assert tests.detectable_difference(1 / 3**0.5, 2) == pytest.approx(3.26, abs=0.01)  # three pairs, in deviations
 
 
 def test_a_detectable_rate_is_far_enough_for_fishers_test():
-    assert detectable_rate_difference(3, 0, 3) is None  # 3 of 3 against 0 has p = .1
-    gap = detectable_rate_difference(10, 0, 10)
+    assert tests.detectable_rate_difference(3, 0, 3) is None  # 3 of 3 against 0 has p = .1
+    gap = tests.detectable_rate_difference(10, 0, 10)
     chance = stats.binom.pmf(np.arange(11), 10, gap)
     power = sum(chance[k] for k in range(11) if fisher(k, 10, 0, 10) < 0.05)
     assert power >= POWER > power - 0.05
-    assert detectable_rate_difference(10, 10, 10) == gap
+    assert tests.detectable_rate_difference(10, 10, 10) == gap

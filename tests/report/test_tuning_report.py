@@ -6,6 +6,7 @@ import matplotlib
 import pytest
 from matplotlib import pyplot
 from optuna.trial import TrialState
+from report_results import change
 from tuning_results import BEST_RATES, write_trials
 
 from grpolab.errors import RequestError
@@ -29,8 +30,11 @@ def tuning(results):
 @pytest.fixture
 def made(results):
     """{arm: its trials}, as they stand in the file."""
-    trials = json.loads(results.trials("ratio").read_text())["trials"]
-    return {arm: [trial for trial in trials if trial["arm"] == arm] for arm in BEST_RATES}
+    return {arm: [trial for trial in trials_of(results) if trial["arm"] == arm] for arm in BEST_RATES}
+
+
+def trials_of(results):
+    return json.loads(results.trials("ratio").read_text())["trials"]
 
 
 def complete(trials):
@@ -63,10 +67,10 @@ def test_optuna_draws_what_the_file_says(tuning, made):
 
 def test_a_front_is_drawn_where_there_are_several_objectives(tmp_path):
     results = write_trials(tmp_path, objectives=PAIR)
-    document = json.loads(results.trials("ratio").read_text())
-    for trial in document["trials"]:
-        trial["scores"] |= {"drawdown": {"mean": 0.1, "seeds": {}}} if trial["state"] == "complete" else {}
-    results.trials("ratio").write_text(json.dumps(document))
+    trials = trials_of(results)
+    for trial in complete(trials):
+        trial["scores"]["drawdown"] = {"mean": 0.1, "seeds": {}}
+    change(results.trials("ratio"), trials=trials)
     names = {manifest.figure for _, manifest in page.draw_trials(load_trials(results, "ratio"))}
     assert "gspo_trial_front" in names
 
@@ -82,6 +86,7 @@ def test_the_budget_adds_up(tuning, made):
         assert row.best == max(complete(trials), key=score)["number"]
         assert row.score == pytest.approx(max(map(score, complete(trials))))
     assert table.shown["trials"].tolist() == ["12 of 12"] * 3
+    assert "Every arm had exactly its budget." in list(page.sentences(tuning))
 
 
 def test_the_table_of_trials_has_every_trial_with_its_reason(tuning, tmp_path):
@@ -95,9 +100,9 @@ def test_the_table_of_trials_has_every_trial_with_its_reason(tuning, tmp_path):
 
 def test_the_sentences_say_what_was_saved_and_what_went_wrong(tmp_path):
     results = write_trials(tmp_path)
-    document = json.loads(results.trials("ratio").read_text())
-    document["trials"][0].update(state="failed", reason="OutOfMemoryError: no", scores={})
-    results.trials("ratio").write_text(json.dumps(document))
+    trials = trials_of(results)
+    trials[0].update(state="failed", reason="OutOfMemoryError: no", scores={})
+    change(results.trials("ratio"), trials=trials)
     tuning = load_trials(results, "ratio")
     assert page.budget(tuning).numbers.loc[0, ["trials", "failed", "full"]].tolist() == [11, 1, 11 * 320]
     said = "\n".join(page.sentences(tuning))
@@ -110,20 +115,15 @@ def test_the_sentences_say_what_was_saved_and_what_went_wrong(tmp_path):
     assert f"{100 * (1 - decided / full):.1f}% saved" in said
 
 
-def test_a_budget_that_is_spent_is_said(tuning):
-    assert "Every arm had exactly its budget." in list(page.sentences(tuning))
-
-
 @pytest.mark.slow
 def test_a_tuning_has_a_page_of_its_own(results):
     path = page.write(results, "ratio")
     assert path == results.studies / "ratio.tuning" / "report.md"
     text = path.read_text()
-    figures = {file.stem for file in (path.parent / "figures").glob("*.png")}
-    assert len(figures) == 10
-    assert all(f"](figures/{figure}.png)" in text for figure in figures)
-    assert figures == {file.stem for file in (path.parent / "figures").glob("*.pdf")}
-    assert figures == {file.stem for file in (path.parent / "figures").glob("*.json")}
+    png, pdf, manifests = ({file.stem for file in path.parent.glob(f"figures/*.{of}")} for of in ("png", "pdf", "json"))
+    assert len(png) == 10
+    assert png == pdf == manifests
+    assert all(f"](figures/{figure}.png)" in text for figure in png)
     assert {file.name for file in (path.parent / "tables").glob("*.csv")} == {"tuning_budget.csv", "tuning_trials.csv"}
 
 
@@ -136,19 +136,14 @@ def test_trials_before_the_first_one_ended_are_drawn(tmp_path):
 
 def test_a_trial_that_runs_is_not_there_yet(tmp_path):
     results = write_trials(tmp_path)
-    document = json.loads(results.trials("ratio").read_text())
     running = {"arm": "token", "number": 12, "state": "running", "values": {"learning_rate": 1e-3, "epsilon": 0.2}}
     empty = {"reason": None, "scores": {}, "intermediate": {}, "signatures": {}, "timing": {}}
-    results.trials("ratio").write_text(json.dumps({**document, "trials": [*document["trials"], {**running, **empty}]}))
+    change(results.trials("ratio"), trials=[*trials_of(results), running | empty])
     assert len(load_trials(results, "ratio").trials) == 36
 
 
-def test_what_is_not_there_is_one_sentence(results):
+def test_what_is_not_there_or_of_another_format_is_one_sentence(results, tmp_path):
     with pytest.raises(RequestError, match=r"study=clip_range has no trials in .* run `grpolab tune clip_range` first"):
         page.write(results, "clip_range")
-
-
-def test_another_format_is_refused(tmp_path):
-    results = write_trials(tmp_path, format=2)
     with pytest.raises(RequestError, match="has format 2, this program reads format 1"):
-        page.write(results, "ratio")
+        page.write(write_trials(tmp_path, format=2), "ratio")

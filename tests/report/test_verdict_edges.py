@@ -8,11 +8,11 @@ import pytest
 from report_results import write_study
 from scipy import stats
 
-from grpolab.report import claims, questions
-from grpolab.report.claims import VOID, decide
+from grpolab.report import claims, effects, questions
+from grpolab.report.claims import decide
 from grpolab.report.load import load
-from grpolab.report.questions import AskedQuestion
-from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
+from grpolab.report.questions import Question
+from grpolab.report.statistics.looks import LOOKS
 
 RNG = np.random.default_rng(0)
 CENTRED = stats.zscore([-1.2, -0.4, 0.1, 0.5, 1.0], ddof=1)
@@ -29,10 +29,8 @@ def question(of, minus=None, margin=1.0, looks=LOOKS, **hypothesis):
     minus = np.zeros_like(of) if minus is None else np.asarray(minus, dtype=float)
     values_STA = np.stack([of, minus], axis=-1).reshape(len(of), -1, 2)
     tasks = [f"task{t}" for t in range(values_STA.shape[1])]
-    margin_T = np.full(len(tasks), margin)
-    return AskedQuestion(
-        "s", HYPOTHESIS | hypothesis, "", tasks, ["a", "b"], values_STA, margin_T, looks, "s", "exploratory", "", "", ""
-    )
+    values = (["a", "b"], values_STA, np.full(len(tasks), margin), looks)
+    return Question("s", HYPOTHESIS | hypothesis, "", tasks, *values, family="s", label="exploratory")
 
 
 def decided(*asked):
@@ -42,8 +40,8 @@ def decided(*asked):
 def test_ties_do_not_turn_a_difference_around():
     ties = RNG.permutation(np.repeat([0.0, 1.0], [11, 9]))
     (claim,) = decided(question(ties))
-    assert (claim.verdict, claim.n, claim.p) == (SUPPORTED, 20, pytest.approx(0.0066, abs=1e-4))  # 2 / 2**9 at n=20
-    assert decided(question(-ties))[0].verdict == OPPOSITE
+    assert (claim.verdict, claim.n, claim.p) == ("supported", 20, pytest.approx(0.0066, abs=1e-4))  # 2 / 2**9 at n=20
+    assert decided(question(-ties))[0].verdict == "opposite"
 
 
 def test_a_share_that_is_0_in_one_arm_is_infinitely_smaller_and_counts():
@@ -52,26 +50,26 @@ def test_a_share_that_is_0_in_one_arm_is_infinitely_smaller_and_counts():
     always, half = np.zeros(20), np.where(np.arange(20) % 2, 0.5, 0.0)
     for of in (always, half):
         (claim,) = decided(question(of, positive, **log))
-        assert (claim.verdict, claim.n) == (SUPPORTED, 10)  # 2 / 2**10; five signs decide nothing
+        assert (claim.verdict, claim.n) == ("supported", 10)  # 2 / 2**10; five signs decide nothing
     both_ways = question([[0.0, 1.0]] * 10, [[1.0, 0.0]] * 10, **log)
-    assert [(claim.verdict, claim.n, claim.p) for claim in decided(both_ways)] == [(INCONCLUSIVE, 10, 1.0)]
+    assert [(claim.verdict, claim.n, claim.p) for claim in decided(both_ways)] == [("inconclusive", 10, 1.0)]
 
 
 def test_rounding_is_no_spread():
     minus = np.array([0.31, 0.77, 0.013, 0.52, 1.9])
     assert len(np.unique(minus + 0.1 - minus)) == 4
     (claim,) = decided(question(minus + 0.1, minus))
-    assert (claim.verdict, claim.p) == (INCONCLUSIVE, 1.0)
+    assert (claim.verdict, claim.p) == ("inconclusive", 1.0)
     large = np.array([1e9, *RNG.normal(1, 0.1, 4)])  # and one large value does not round the others away
     assert question(large).differences(5)[1:, 0] == pytest.approx(large[1:], rel=1e-9)
 
 
 def test_an_equality_without_a_margin_is_void_and_few_values_refute_one_beyond_it(study):
     seeds = np.arange(20.0)
-    for shift, verdict in ((0.5, INCONCLUSIVE), (2, OPPOSITE), (-2, OPPOSITE)):
+    for shift, verdict in ((0.5, "inconclusive"), (2, "opposite"), (-2, "opposite")):
         assert decided(question(seeds + shift, seeds, direction="equal"))[0].verdict == verdict
     gains_nothing = asked(study, direction="equal", contrast={"of": "no_clip", "minus": "symmetric"})
-    assert gains_nothing.verdict == VOID
+    assert gains_nothing.verdict == "void"
     assert "its baseline gains nothing" in gains_nothing.sentence
 
 
@@ -80,7 +78,7 @@ def test_a_direction_that_another_one_frees_is_no_negligible_difference():
     large, small = 5 + 0.1 * CENTRED, 0.4 + 0.1278 * CENTRED
     alone, again = decided(question(small))[0], decided(question(large), question(small))[1]
     assert 0.025 < alone.p <= 0.05
-    assert (again.verdict, again.p) == (SUPPORTED, alone.p)
+    assert (again.verdict, again.p) == ("supported", alone.p)
     assert claims._run_tests(question(small), 5)[1] < 0.05  # the margin would have passed
 
 
@@ -91,38 +89,39 @@ def test_flags_speak_of_the_interval_the_level_and_the_plan(monkeypatch):
     wide, narrow = 0.9 + 0.15 * CENTRED, 0.5 + 0.02 * CENTRED
     assert "smaller than the margin" not in flags(*wide)
     assert "smaller than the margin" in flags(*narrow)
-    assert all(decided(question(values))[0].verdict == SUPPORTED for values in (wide, narrow))
+    assert all(decided(question(values))[0].verdict == "supported" for values in (wide, narrow))
     open_ = 0.9 + 0.75 * CENTRED
     (alone,) = (flag for flag in flags(*open_, margin=0.1) if "would decide" in flag)
     void = [dataclasses.replace(question(RNG.normal(size=5)), void="x")] * 6
     (of_seven,) = (f for f in decided(question(open_, margin=0.1), *void)[0].flags if "would decide" in f)
     assert (alone[:8], of_seven[:8]) == ("10 seeds", "15 seeds")  # .05 / 7 takes longer
     assert not any("decide it" in flag for flag in flags(*open_, margin=0.1, looks=(5,)))
-    assert decided(question(RNG.normal(1, 0.3, 40), looks=(40,)))[0].verdict == SUPPORTED  # not 2**40 sums
+    assert decided(question(RNG.normal(1, 0.3, 40), looks=(40,)))[0].verdict == "supported"  # not 2**40 sums
     flipped = []
-    monkeypatch.setattr(claims, "sign_flip", lambda values_S: flipped.append(values_S) or 1.0)
+    monkeypatch.setattr(effects, "sign_flip", lambda values_S: flipped.append(values_S) or 1.0)
     assert any("sign flips" in flag for flag in flags(*2 - np.tile(wide, 2), looks=(10,), beyond=0.5))
     assert flipped[0].mean() == pytest.approx(1.1 - 0.5)  # what is above 0.5, not above 0
     labels = decided(question(np.ones(5), margin=np.nan, metric="lost", looks=(5,)))[0]
-    assert (labels.verdict, labels.flags) == (SUPPORTED, ("decided at five seeds: the estimate is probably too large",))
+    early = "decided at five seeds: the estimate is probably too large"
+    assert (labels.verdict, labels.flags) == ("supported", (early,))
 
 
 def test_fewer_seeds_than_tasks_cannot_show_that_tasks_agree():
     small_ST = 0.05 * np.stack([np.roll(CENTRED, t) for t in range(5)], axis=1)  # five tasks
-    assert decided(question(small_ST, looks=(5,)))[0].verdict == INCONCLUSIVE
-    assert decided(question(small_ST[:, :4], looks=(5,)))[0].verdict == NEGLIGIBLE
+    assert decided(question(small_ST, looks=(5,)))[0].verdict == "inconclusive"
+    assert decided(question(small_ST[:, :4], looks=(5,)))[0].verdict == "negligible"
 
 
 def test_a_flag_says_what_a_verdict_is_not():
     (less,) = decided(question(0.5 + 0.8 * CENTRED, beyond=3.0, looks=(5,)))
-    assert (less.verdict, less.high > 0) == (OPPOSITE, True)
+    assert (less.verdict, less.high > 0) == ("opposite", True)
     assert "less than claimed, and not shown to be the other way round" in less.flags
     (other_way,) = decided(question(-2 + 0.1 * CENTRED, beyond=3.0, looks=(5,)))
-    assert other_way.verdict == OPPOSITE
+    assert other_way.verdict == "opposite"
     assert "less than claimed, and not shown to be the other way round" not in other_way.flags
     shy = 0.3 + 0.27 * CENTRED  # p .068: no direction; inside the margin at twice the level
     (negligible,) = decided(question(shy, looks=(5,)))
-    assert (negligible.verdict, negligible.low > 0) == (NEGLIGIBLE, True)
+    assert (negligible.verdict, negligible.low > 0) == ("negligible", True)
     assert "not zero, and yet inside the margin" in negligible.flags
 
 
@@ -159,7 +158,7 @@ def test_hypotheses_that_were_taken_back_still_count(study):
 def test_later_seeds_do_not_void_what_is_decided(study, monkeypatch):
     condition = {"metric": "clip/active", "of": "symmetric", "above": 0.01}
     before = asked(study, entry(), provided=condition)
-    assert (before.verdict, before.n) == (OPPOSITE, 5)
+    assert (before.verdict, before.n) == ("opposite", 5)
     by_cell = questions.by_cell
 
     def fallen(study, metric):
@@ -167,16 +166,16 @@ def test_later_seeds_do_not_void_what_is_decided(study, monkeypatch):
         return values.where(study.cells["seed"] < 5, -100.0) if metric == "clip/active" else values
 
     monkeypatch.setattr(questions, "by_cell", fallen)
-    assert asked(study, entry(), provided=condition).verdict == OPPOSITE
+    assert asked(study, entry(), provided=condition).verdict == "opposite"
 
 
 def test_a_registered_seed_without_a_value_is_named_and_seeds_that_are_not_planned_wait(study):
     waits = asked(study, entry(), metric="entropy_slope", scale="log")  # negative: without a logarithm
-    assert (waits.verdict, waits.n) == (INCONCLUSIVE, 0)
+    assert (waits.verdict, waits.n) == ("inconclusive", 0)
     assert "seed 0 has no value of it, and no look goes past a seed" in waits.sentence
     later = asked(study, entry(seeds=range(1000, 1020)))
-    assert (later.verdict, later.n, later.seeds) == (INCONCLUSIVE, 0, 0)
-    assert NEGLIGIBLE not in later.sentence
+    assert (later.verdict, later.n, later.seeds) == ("inconclusive", 0, 0)
+    assert "negligible" not in later.sentence
 
 
 def test_a_seed_counts_once_its_condition_can_be_read(study):

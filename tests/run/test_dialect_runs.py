@@ -42,16 +42,13 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> Journals:
     return found
 
 
-def peers_of(update: dict[str, Any], framework: str) -> dict[str, float]:
-    return {name.removeprefix(f"{framework}/"): v for name, v in update.items() if name.startswith(f"{framework}/")}
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_journal_has_the_frameworks_metrics(framework: str, journals: Journals) -> None:
     updates = journals[framework]
     assert len(updates) == 6
     for update in updates:
-        logged = peers_of(update, framework)
+        own = [name for name in update if name.startswith(f"{framework}/")]
+        logged = {name.removeprefix(f"{framework}/"): update[name] for name in own}
         assert logged.keys() <= FRAMEWORK_METRICS[framework].keys()
         assert bool(logged) == bool(FRAMEWORK_METRICS[framework])
         if framework in CLIP_METRIC:
@@ -80,9 +77,6 @@ def test_without_the_switch_no_other_framework_is_asked(results: Results) -> Non
     run(settings, results)
     (update, *_) = records(run_folder(settings, results), "update")
     assert not [name for name in update if name.startswith(("convention/", *(f"{name}/" for name in FRAMEWORKS)))]
-
-
-# --- every mode, without training -------------------------------------------------------------------------------------
 
 
 def ragged_batch() -> LossInputs:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -56,6 +57,15 @@ def take(folder: Path, node: Host) -> Lease:
     return lease
 
 
+def beat_on(first: Lease, second: Lease) -> None:
+    """The first node goes on for long, and the second never gets the folder."""
+    for _ in range(100):
+        Node.clock += BEAT_SECONDS
+        first.beat()
+        assert not second.attempt()
+        assert first.host.ahead or is_taken(first.folder, Node("c"))
+
+
 def waits_until_taken(lease: Lease) -> float:
     """Seconds until an attempt succeeds, one a second."""
     start = Node.clock
@@ -65,38 +75,36 @@ def waits_until_taken(lease: Lease) -> float:
     return Node.clock - start
 
 
-def test_of_two_nodes_that_come_at_the_same_moment_one_gets_the_folder(folder: Path) -> None:
-    for _ in range(20):
-        barrier, won = threading.Barrier(8), list[Lease]()
+def test_of_eight_nodes_that_come_at_the_same_moment_one_gets_the_folder(folder: Path) -> None:
+    barrier = threading.Barrier(8)
 
-        def come(barrier: threading.Barrier = barrier, won: list[Lease] = won) -> None:
-            lease = Lease(folder, Node(str(threading.get_ident())))
-            barrier.wait()
-            if lease.attempt():
-                won.append(lease)
+    def come(number: int) -> Lease | None:
+        lease = Lease(folder, Node(str(number)))
+        barrier.wait()
+        return lease if lease.attempt() else None
 
-        threads = [threading.Thread(target=come) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(won) == 1
-        won[0].release()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            (winner,) = filter(None, pool.map(come, range(8)))
+            winner.release()
 
 
 def test_a_node_that_died_is_followed_after_its_lease_and_one_that_lives_never(folder: Path) -> None:
     first, second = take(folder, Node("a")), Lease(folder, Node("b"))
-    for _ in range(100):
-        Node.clock += BEAT_SECONDS
-        first.beat()
-        assert not second.attempt()
-        assert is_taken(folder, Node("c"))
+    beat_on(first, second)
     assert LEASE_SECONDS <= waits_until_taken(second) <= LEASE_SECONDS + WATCH_SECONDS + 1
 
 
+@pytest.mark.parametrize("ahead", [-1200.0, -60.0, 60.0, 1200.0])
+def test_a_node_whose_clock_is_off_keeps_its_folder_and_loses_it_when_it_dies(folder: Path, ahead: float) -> None:
+    """On a file system that takes its times from the machines."""
+    first, second = take(folder, Node("a", ahead)), Lease(folder, Node("b"))
+    beat_on(first, second)
+    assert waits_until_taken(second) <= 2 * LEASE_SECONDS + WATCH_SECONDS + 1
+
+
 def test_a_node_that_was_frozen_notices_before_it_writes(folder: Path) -> None:
-    frozen = take(folder, Node("a"))
-    second = Lease(folder, Node("b"))
+    frozen, second = take(folder, Node("a")), Lease(folder, Node("b"))
     waits_until_taken(second)
     with pytest.raises(LeaseLost, match="taken over"):
         frozen.check()
@@ -111,17 +119,6 @@ def test_a_node_that_was_frozen_notices_before_it_writes(folder: Path) -> None:
     third.check()
 
 
-@pytest.mark.parametrize("ahead", [-1200.0, -60.0, 60.0, 1200.0])
-def test_a_node_whose_clock_is_off_keeps_its_folder_and_loses_it_when_it_dies(folder: Path, ahead: float) -> None:
-    """On a file system that takes its times from the machines."""
-    first, second = take(folder, Node("a", ahead)), Lease(folder, Node("b"))
-    for _ in range(100):
-        Node.clock += BEAT_SECONDS
-        first.beat()
-        assert not second.attempt()
-    assert waits_until_taken(second) <= 2 * LEASE_SECONDS + WATCH_SECONDS + 1
-
-
 def test_a_file_system_that_stood_still_ends_no_lease(folder: Path) -> None:
     first, second = take(folder, Node("a")), Lease(folder, Node("b"))
     Node.clock += 10 * LEASE_SECONDS  # nobody could write
@@ -132,16 +129,19 @@ def test_a_file_system_that_stood_still_ends_no_lease(folder: Path) -> None:
     assert not second.attempt()
 
 
-def test_a_process_of_this_machine_is_seen_to_live_or_to_be_dead(folder: Path) -> None:
-    code = (
-        f"from pathlib import Path; from grpolab.run.lease import Lease; print(Lease(Path({str(folder)!r})).attempt())"
-    )
-    with subprocess.Popen([sys.executable, "-c", code + "; input()"], stdin=-1, stdout=-1, text=True) as child:
+def test_a_process_of_this_machine_is_seen_to_live_or_to_be_dead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it was silent, and also where the clock is set: that moves its start and the machine's alike."""
+    code = f"from pathlib import Path; from grpolab.run.lease import Lease; Lease(Path({str(folder)!r})).attempt()"
+    child = subprocess.Popen([sys.executable, "-c", code + "; print(1); input()"], stdin=-1, stdout=-1, text=True)
+    with child:
         assert child.stdout is not None
-        assert child.stdout.readline() == "True\n"
-        os.utime(folder / ".lease-1", (0, 0))  # however long it was silent
+        assert child.stdout.readline() == "1\n"
+        os.utime(folder / ".lease-1", (0, 0))
         assert is_taken(folder)
         assert not Lease(folder).attempt()
+        booted = psutil.boot_time()
+        monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted - 3600)
+        assert is_taken(folder)
         child.kill()
         child.wait()
     assert not is_taken(folder)
@@ -168,19 +168,6 @@ def test_whose_process_cannot_be_looked_at_counts_by_its_touches(
     assert not is_taken(folder)
 
 
-def test_a_clock_that_is_set_does_not_kill_the_owner(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system counts a process's start from the machine's, and moves both when its clock is set."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        start = psutil.Process(child.pid).create_time() - psutil.boot_time()
-        folder.mkdir()
-        holder = HERE.holder() | {"pid": child.pid, "process_start": start}
-        (folder / ".lease-1").write_text(json.dumps(holder))
-        booted = psutil.boot_time()
-        monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted - 3600)
-        assert is_taken(folder)
-        child.kill()
-
-
 def test_it_beats_until_it_is_released(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "BEAT_SECONDS", 0.01)
     with leased(folder):
@@ -195,6 +182,20 @@ def test_it_beats_until_it_is_released(folder: Path, monkeypatch: pytest.MonkeyP
     assert not file.stat().st_mtime
 
 
+def test_a_folder_in_use_is_waited_for(folder: Path) -> None:
+    order: list[str] = []
+
+    def other() -> None:
+        with leased(folder):
+            order.append("second")
+
+    with ThreadPoolExecutor(1) as pool, leased(folder):
+        pool.submit(other)
+        time.sleep(0.2)
+        order.append("first")
+    assert order == ["first", "second"]
+
+
 def test_without_hard_links_still_one_gets_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -207,12 +208,7 @@ def test_without_hard_links_still_one_gets_it(folder: Path, monkeypatch: pytest.
 
 def test_an_answer_that_was_lost_is_not_taken_for_a_refusal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
-
-    def lose_answer(source: Path, target: Path) -> None:
-        link(source, target)
-        link(source, target)  # the client asks again, as NFS does
-
-    monkeypatch.setattr(os, "link", lose_answer)
+    monkeypatch.setattr(os, "link", lambda *paths: (link(*paths), link(*paths)))  # asked again, as NFS does
     take(folder, Node("a")).check()
 
 
@@ -224,17 +220,15 @@ def test_a_file_with_another_name_is_no_lease(folder: Path, name: str) -> None:
     assert take(folder, HERE)._file.name == ".lease-1"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "[]", "3", "null", "[1]", '"x"', '{"a": 1}', "\0", "[" * 100_000, "9" * 5000),
-        *(
-            json.dumps({**HERE.holder(), **odd})
-            for odd in ({"pid": "x"}, {"pid": -1}, {"pid": 2**70}, {"process_start": "x"}, {"token": []}, {"pid": None})
-        ),
-        json.dumps({key: value for key, value in HERE.holder().items() if key != "boot"}),
-    ],
-)
+ODD = ({"pid": "x"}, {"pid": -1}, {"pid": 2**70}, {"process_start": "x"}, {"token": []}, {"pid": None})
+NAMES_NOBODY = [
+    *("", "[]", "3", "null", "[1]", '"x"', '{"a": 1}', "\0", "[" * 100_000, "9" * 5000),
+    *(json.dumps({**HERE.holder(), **odd}) for odd in ODD),
+    json.dumps({key: value for key, value in HERE.holder().items() if key != "boot"}),
+]
+
+
+@pytest.mark.parametrize("content", NAMES_NOBODY)
 def test_a_lease_that_names_nobody_counts_by_its_age(folder: Path, content: str) -> None:
     """As one that a power cut has eaten: somebody may be there."""
     folder.mkdir()
@@ -260,6 +254,5 @@ def test_what_is_no_file_is_no_lease_and_nothing_is_written_through_it(folder: P
         place.symlink_to(other if odd == "link" else place.name)
     assert not is_taken(folder)
     lease_module.end_of_session(folder, "x")
-    lease = Lease(folder, Node("a"))
-    waits_until_taken(lease)
+    waits_until_taken(Lease(folder, Node("a")))
     assert other.read_text() == "precious"

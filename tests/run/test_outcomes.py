@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -14,20 +14,10 @@ from tiny import records, run_folder, tiny_parts, tiny_settings
 
 from grpolab.grpo import step
 from grpolab.paths import Results
+from grpolab.run.folder import Outcome
 from grpolab.run.train import Interrupted, run
 
-KEYS = {
-    "outcome",
-    "reason",
-    "rollout_steps",
-    "optimizer_steps",
-    "completions",
-    "final",
-    "policy_sha256",
-    "journal_sha256",
-    "seconds",
-    "error",
-}
+KEYS = {field.name for field in fields(Outcome)}
 
 
 def finite(values: dict[str, Any]) -> bool:
@@ -50,9 +40,8 @@ DIVERGING = {
 def test_a_run_that_diverges_says_so_and_keeps_its_last_finite_evaluation(
     where: str, step_norm: bool, results: Results
 ) -> None:
-    settings = tiny_settings(
-        max_grad_norm=math.inf, diagnostics={"step_norm": step_norm, "kl_ref_every": 0}, **DIVERGING[where]
-    )
+    switches = {"step_norm": step_norm, "kl_ref_every": 0}
+    settings = tiny_settings(max_grad_norm=math.inf, diagnostics=switches, **DIVERGING[where])
     outcome = run(settings, results)
     folder = run_folder(settings, results)
     assert outcome["outcome"] == "diverged", outcome["error"]
@@ -60,12 +49,8 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_finite_evaluation(
     assert outcome["reason"]
     assert len(records(folder, "rollout")) == outcome["rollout_steps"] <= 1
     assert finite(outcome["final"])
-    evaluations = [
-        {name: value for name, value in record.items() if name.startswith("eval/")}
-        for record in records(folder, "evaluation")
-    ]
-    last = [evaluation for evaluation in evaluations if finite(evaluation)][-1]
-    assert outcome["final"] == {name: pytest.approx(value, rel=1e-8) for name, value in last.items()}
+    last = records(folder, "evaluation")[-1]  # one that is not finite is not recorded
+    assert outcome["final"] == {n: pytest.approx(v, rel=1e-8) for n, v in last.items() if n.startswith("eval/")}
     assert (folder / "policy.safetensors").exists()
     assert not (folder / "running.json").exists()
     assert run(settings, results) == outcome

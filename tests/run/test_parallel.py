@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,12 +21,12 @@ from tiny import records, run_folder, tiny_settings
 from torch import Tensor
 
 from grpolab.grpo.batch import Rollout
-from grpolab.grpo.processes import ALONE, Processes, _pack
+from grpolab.grpo.processes import ALONE, Processes, pack
 from grpolab.grpo.step import Update
 from grpolab.paths import Results
 from grpolab.run import preflight
 from grpolab.run.assembly import RunParts, assemble
-from grpolab.run.follower import follow
+from grpolab.run.parallel import follow
 from grpolab.run.train import run
 from grpolab.run.warm_start import WarmStart
 from grpolab.settings.resolved import Resolved, resolve_run
@@ -32,6 +34,7 @@ from grpolab.sweep.compose import compose
 from grpolab.sweep.ledger import set_failure_aside
 
 T = TypeVar("T")
+NO_WARM_START = WarmStart(Path(), "", "", None, steps=0, seconds=0.0)
 BOUND = 1e-6  # of float32 sums in another order, relative
 # Five prompts and five micro-batches, which two processes cannot have equal shares of.
 SHAPE: dict[str, Any] = {"prompts_per_step": 5, "num_minibatches": 2, "micro_batch_size": 2, "beta": 0.1}
@@ -59,8 +62,7 @@ class Threads(Processes):
     table: Table = field(default_factory=lambda: Table(threading.Barrier(1)))
 
     def gather(self, computed: list[T]) -> list[T]:
-        _pack(computed)  # could be sent
-        shares = self.table.exchange(self.rank, list(computed))
+        shares = self.table.exchange(self.rank, pickle.loads(pack(list(computed))))
         return [shares[index % self.size][index // self.size] for index in range(sum(map(len, shares)))]
 
     def add_up(self, weights: Any) -> None:
@@ -82,13 +84,9 @@ class Seen:
     kl: float
 
 
-def parts_of(settings: Resolved, processes: Processes) -> RunParts:
-    return assemble(settings, WarmStart(Path(), "", "", None, steps=0, seconds=0.0), processes)
-
-
 def first_step(parts: RunParts) -> Seen:
     state, learner = parts.state, parts.learner
-    evaluation = parts.evaluator(state.policy).metrics
+    evaluation = parts.evaluator().metrics
     rollout = learner.collect(state)
     updates, gradients = [], list[Tensor]()
     for minibatch in learner.minibatches(state.policy, rollout.batch, 0):
@@ -103,7 +101,7 @@ def first_step(parts: RunParts) -> Seen:
 def by_threads(settings: Resolved, size: int) -> list[Seen]:
     table, seen = Table(threading.Barrier(size)), dict[int, Seen]()
     # One after the other: torch's generator is global.
-    parts = [parts_of(settings, Threads(rank, size, table=table)) for rank in range(size)]
+    parts = [assemble(settings, NO_WARM_START, Threads(rank, size, table=table)) for rank in range(size)]
 
     def work(rank: int) -> None:
         try:
@@ -112,11 +110,8 @@ def by_threads(settings: Resolved, size: int) -> list[Seen]:
             if rank not in seen:
                 table.barrier.abort()
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(size) as pool:
+        list(pool.map(work, range(size)))
     return [seen[rank] for rank in range(size)]
 
 
@@ -137,7 +132,7 @@ AXES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("axis", AXES)
 def test_the_first_updates_are_those_of_one_process(axis: str, size: int) -> None:
     settings = tiny_settings(**AXES[axis])
-    one = first_step(parts_of(settings, ALONE))
+    one = first_step(assemble(settings, NO_WARM_START, ALONE))
     every = by_threads(settings, size)
     assert sum(bool(update.loss) for update in one.updates), "nothing to compare"
     for other in every:
@@ -182,21 +177,14 @@ def run_as_torchrun_does(results: Results, monkeypatch: pytest.MonkeyPatch) -> N
         try:
             assert run(resolve_run(compose(keys)), results)["outcome"] == "completed"
             assert other.wait(60) == 0
-            assert follow(resolve_run(compose(keys)), results, 1) == 0, (
-                "the run has its outcome: nobody comes to be met"
-            )
+            assert follow(resolve_run(compose(keys)), results, 1) == 0, "it has its outcome: nobody comes to be met"
         finally:
             other.kill()
 
 
 def other_processes() -> list[psutil.Process]:
     """The run's further processes; pytest's worker can have children of earlier tests besides."""
-    return [child for child in psutil.Process().children() if "grpolab.run.follower" in " ".join(child.cmdline())]
-
-
-def kill_another() -> None:
-    (other,) = other_processes()
-    other.kill()
+    return [child for child in psutil.Process().children() if "grpolab.run.parallel" in " ".join(child.cmdline())]
 
 
 @pytest.mark.slow
@@ -204,7 +192,7 @@ def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path, m
     whole, broken, alone = (Results.open(tmp_path / name) for name in ("whole", "broken", "alone"))
     run_as_torchrun_does(whole, monkeypatch)
     settings = resolve_run(compose([*KEYS, "data_parallel=2"]))
-    failed = run(settings, broken, on_step=lambda step: kill_another() if step == 3 else None)
+    failed = run(settings, broken, on_step=lambda step: other_processes()[0].kill() if step == 3 else None)
     assert (failed["outcome"], failed["rollout_steps"]) == ("failed", 3)
     assert "another of the 2 processes has ended" in failed["reason"]
     assert not other_processes()
@@ -249,7 +237,7 @@ def test_one_process_is_the_run_that_it_always_was() -> None:
 def test_as_many_processes_as_torchrun_has_started(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     (problem,) = preflight.check(tiny_settings(data_parallel=2), results)
-    assert problem == "data_parallel=2 is not WORLD_SIZE=3, the processes that torchrun has started"
+    assert problem.startswith("data_parallel=2 is not WORLD_SIZE=3")
 
 
 def test_weights_that_drift_apart_are_noticed() -> None:

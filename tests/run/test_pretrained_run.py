@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -13,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from grpolab.grpo.loading import character_tokenizer
 from grpolab.paths import Results
 from grpolab.run.train import run
+from grpolab.vocabulary import SAMPLED_EVALUATION
 
 
 @pytest.fixture(scope="module")
@@ -20,16 +20,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama with tied embeddings and grouped heads, saved in bfloat16 as models on the hub are."""
     path = tmp_path_factory.mktemp("model")
     tokenizer = character_tokenizer("0123456789+= QA:\n")
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=32,
-        tie_word_embeddings=True,
-        attention_dropout=0.5,
-    )
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "attention_dropout": 0.5}
+    config = LlamaConfig(**sizes, **heads, tie_word_embeddings=True)
     LlamaForCausalLM(config).bfloat16().save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
@@ -38,13 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("warm_steps", [0, 2])
 def test_two_rollout_steps(dtype: str, warm_steps: int, folder: Path, results: Results) -> None:
-    settings = tiny_settings(
-        model={"name": "pretrained", "path": str(folder), "revision": None},
-        dtype=dtype,
-        rollout_steps=2,
-        micro_batch_size=4,
-        warm_start={"max_steps": warm_steps},
-    )
+    model = {"name": "pretrained", "path": str(folder), "revision": None}
+    shape = {"rollout_steps": 2, "micro_batch_size": 4, "warm_start": {"max_steps": warm_steps}}
+    settings = tiny_settings(model=model, dtype=dtype, **shape)
     outcome = run(settings, results)
     assert outcome["outcome"] == "completed", outcome["error"]
     run_path = run_folder(settings, results)
@@ -64,23 +53,10 @@ def test_jsonl_prompts_with_a_chat_template(folder: Path, results: Results, tmp_
     for name, chosen in (("train", sums[:12]), ("evaluation", sums[12:])):
         lines = "".join(f'{{"question": "{a}+{b}=", "answer": "{a + b}"}}\n' for a, b in chosen)
         (tmp_path / f"{name}.jsonl").write_text(lines)
-    task: dict[str, Any] = {
-        "name": "jsonl",
-        "train_file": str(tmp_path / "train.jsonl"),
-        "evaluation_file": str(tmp_path / "evaluation.jsonl"),
-        "prompt_key": "question",
-        "answer_key": "answer",
-        "template": "Q: {prompt}\nA:",
-        "chat": True,
-    }
-    settings = tiny_settings(
-        task=task, model={"name": "pretrained", "path": str(folder), "revision": None}, rollout_steps=2
-    )
+    files = {f"{name}_file": str(tmp_path / f"{name}.jsonl") for name in ("train", "evaluation")}
+    keys = {"prompt_key": "question", "answer_key": "answer", "template": "Q: {prompt}\nA:", "chat": True}
+    model = {"name": "pretrained", "path": str(folder), "revision": None}
+    settings = tiny_settings(task={"name": "jsonl", **files, **keys}, model=model, rollout_steps=2)
     outcome = run(settings, results)
     assert outcome["outcome"] == "completed", outcome["error"]
-    assert set(outcome["final"]) == {
-        "eval/accuracy_expected",
-        "eval/pass_at_k",
-        "eval/length_mean",
-        "eval/length_std",
-    }
+    assert set(outcome["final"]) == set(SAMPLED_EVALUATION)

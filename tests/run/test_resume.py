@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from tiny import run_folder, tiny_parts, tiny_settings
 
 from grpolab.paths import Results
 from grpolab.run import checkpoint
-from grpolab.run.lease import leased
 from grpolab.run.train import Interrupted, run
 from grpolab.settings.resolved import Resolved
 
@@ -42,15 +41,10 @@ def recoveries(folder: Path) -> list[str]:
 
 def stop_after(steps: int, settings: Resolved, results: Results) -> Path:
     """Run until `steps` rollout steps are done; returns the run's folder, which has no outcome."""
-    done = 0
-
-    def count(step: int) -> None:
-        nonlocal done
-        done = step
-
+    done = [0]
     with pytest.raises(Interrupted):
-        run(settings, results, on_step=count, stop=lambda: done >= steps)
-    assert done == steps
+        run(settings, results, on_step=done.append, stop=lambda: done[-1] >= steps)
+    assert done[-1] == steps
     folder = run_folder(settings, results)
     assert not (folder / "outcome.json").exists()
     return folder
@@ -69,16 +63,26 @@ def straight(settings: Resolved, tmp_path_factory: pytest.TempPathFactory) -> di
     return outputs(settings, results)
 
 
+@pytest.fixture
+def goes_on(settings: Resolved, straight: dict[str, bytes], results: Results) -> Callable[[], list[int]]:
+    """Run what is left; fail unless the run ends as the uninterrupted one; return the steps that were done."""
+
+    def finish() -> list[int]:
+        seen: list[int] = []
+        assert run(settings, results, on_step=seen.append)["outcome"] == "completed"
+        assert outputs(settings, results) == straight
+        return seen
+
+    return finish
+
+
 @pytest.mark.parametrize("stops", [[1], [3], [STEPS], [1, 2, 4]], ids=str)
 def test_a_stopped_run_goes_on(
-    stops: list[int], settings: Resolved, straight: dict[str, bytes], results: Results
+    stops: list[int], settings: Resolved, results: Results, goes_on: Callable[[], list[int]]
 ) -> None:
     for steps in stops:
         stop_after(steps, settings, results)
-    seen: list[int] = []
-    assert run(settings, results, on_step=seen.append)["outcome"] == "completed"
-    assert seen == list(range(stops[-1] + 1, STEPS + 1))  # nothing is done twice
-    assert outputs(settings, results) == straight
+    assert goes_on() == list(range(stops[-1] + 1, STEPS + 1))  # nothing is done twice
 
 
 CARRIED: dict[str, dict[str, Any]] = {
@@ -102,15 +106,17 @@ def test_what_a_run_carries_from_step_to_step_goes_on_too(what: str, tmp_path: P
     assert outputs(settings, broken) == outputs(settings, whole)
 
 
-def test_what_was_written_after_the_checkpoint_is_cut_off(
-    settings: Resolved, straight: dict[str, bytes], results: Results
+def test_what_was_written_after_the_checkpoint_is_cut_off_and_what_a_killed_writer_left_is_swept_away(
+    settings: Resolved, results: Results, goes_on: Callable[[], list[int]]
 ) -> None:
     folder = stop_after(2, settings, results)
     for name in ("journal.jsonl", "timing.jsonl"):
         with (folder / name).open("a") as file:
             file.write('{"kind":"update","rollout_step":2,"itera')
-    run(settings, results)
-    assert outputs(settings, results) == straight
+    for name in ("checkpoint/new.part", "samples/.step_000004.parquet.7.part", ".outcome.json.7.part"):
+        (folder / name).write_bytes(b"half")
+    goes_on()
+    assert list(folder.rglob("*.part")) == []
     timing = [json.loads(line) for line in (folder / "timing.jsonl").read_text().splitlines()]
     assert [row["rollout_step"] for row in timing] == list(range(STEPS))
 
@@ -123,11 +129,7 @@ def torn(content: bytes, how: str) -> bytes:
 
 @pytest.mark.parametrize("how", ["cut", "empty", "head", "flipped"])
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(
-    how: str,
-    settings: Resolved,
-    straight: dict[str, bytes],
-    results: Results,
-    capsys: pytest.CaptureFixture[str],
+    how: str, settings: Resolved, results: Results, goes_on: Callable[[], list[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = stop_after(3, settings, results)
     latest = folder / "checkpoint" / "latest.pt"
@@ -136,46 +138,36 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(
     state = tiny_parts(**{**AXES, "warm_start": {"max_steps": 0}}).state
     assert checkpoint.restore_state(folder / "checkpoint", state)[0]["journal_bytes"] > 0
     assert (state.rollout_step, state.optimizer_step) == (2, 12)
-    run(settings, results)
-    assert outputs(settings, results) == straight
+    assert goes_on() == [3, 4, 5]
     says = "checkpoint/latest.pt cannot be used: its checksum is wrong: the run goes on from rollout step 2"
     assert capsys.readouterr().err == f"run {folder.name}: {says}\n"
     assert recoveries(folder) == [says]
 
 
 def test_without_a_sound_checkpoint_a_run_begins_again(
-    settings: Resolved, straight: dict[str, bytes], results: Results
+    settings: Resolved, results: Results, goes_on: Callable[[], list[int]]
 ) -> None:
     folder = stop_after(3, settings, results)
     for path in (folder / "checkpoint").iterdir():
         path.write_bytes(torn(path.read_bytes(), "cut"))
-    run(settings, results)
-    assert outputs(settings, results) == straight
+    assert goes_on() == [1, 2, 3, 4, 5]
     (said,) = recoveries(folder)
     assert re.fullmatch("checkpoint/latest.pt .*; checkpoint/previous.pt .*: the run begins anew", said)
 
 
 def test_a_timing_file_that_lost_lines_costs_no_step(
-    settings: Resolved, straight: dict[str, bytes], results: Results
+    settings: Resolved, results: Results, goes_on: Callable[[], list[int]]
 ) -> None:
     file = stop_after(3, settings, results) / "timing.jsonl"
     file.write_bytes(file.read_bytes()[:-5])
-    seen: list[int] = []
-    run(settings, results, on_step=seen.append)
-    assert seen == [4, 5]
-    assert outputs(settings, results) == straight
+    assert goes_on() == [4, 5]
     assert [json.loads(line)["rollout_step"] for line in file.read_text().splitlines()] == [0, 1, 3, 4]
 
 
 @pytest.mark.parametrize(("lines_lost", "starts_at"), [(1, 2), (10**9, 0)])
 @pytest.mark.parametrize("how", ["shorter", "zeros"])
 def test_a_journal_that_lost_lines_is_not_padded(
-    how: str,
-    lines_lost: int,
-    starts_at: int,
-    settings: Resolved,
-    straight: dict[str, bytes],
-    results: Results,
+    how: str, lines_lost: int, starts_at: int, settings: Resolved, results: Results, goes_on: Callable[[], list[int]]
 ) -> None:
     """Where the checkpoint's part of it is not there, an older one that it still holds, or the start, takes over."""
     folder = stop_after(3, settings, results)
@@ -183,22 +175,8 @@ def test_a_journal_that_lost_lines_is_not_padded(
     kept = b"".join(lines[:-lines_lost])
     lost = sum(map(len, lines)) - len(kept)
     (folder / "journal.jsonl").write_bytes(kept + (b"\0" * lost if how == "zeros" else b""))
-    seen: list[int] = []
-    run(settings, results, on_step=seen.append)
-    assert seen == list(range(starts_at + 1, STEPS + 1))
-    assert outputs(settings, results) == straight
+    assert goes_on() == list(range(starts_at + 1, STEPS + 1))
     assert "of journal.jsonl are not what they were" in recoveries(folder)[0]
-
-
-def test_what_a_killed_writer_left_is_swept_away(
-    settings: Resolved, straight: dict[str, bytes], results: Results
-) -> None:
-    folder = stop_after(3, settings, results)
-    for name in ("checkpoint/new.part", "samples/.step_000004.parquet.7.part", ".outcome.json.7.part"):
-        (folder / name).write_bytes(b"half")
-    run(settings, results)
-    assert outputs(settings, results) == straight
-    assert list(folder.rglob("*.part")) == []
 
 
 def test_a_finished_run_is_returned_as_it_stands(settings: Resolved, results: Results) -> None:
@@ -209,22 +187,6 @@ def test_a_finished_run_is_returned_as_it_stands(settings: Resolved, results: Re
     assert run(settings, results, on_step=seen.append) == first
     assert seen == []
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-
-
-def test_a_run_in_progress_is_waited_for(tmp_path: Path) -> None:
-    order: list[str] = []
-
-    def other() -> None:
-        with leased(tmp_path / "run"):
-            order.append("second")
-
-    with leased(tmp_path / "run"):
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join(0.2)
-        order.append("first")
-    thread.join()
-    assert order == ["first", "second"]
 
 
 # A process that imports once, then lets forks of itself do the run. Each kills itself at the n-th moment at which a
@@ -260,7 +222,7 @@ MOMENTS = (2, 5, 6, 13, 19, 14, 11, 12, 19)
 
 
 def test_a_run_that_is_killed_at_any_moment_ends_as_the_straight_one(
-    settings: Resolved, straight: dict[str, bytes], results: Results
+    settings: Resolved, results: Results, goes_on: Callable[[], list[int]]
 ) -> None:
     """kill -9, again and again: in the warm start, in an evaluation, in a checkpoint, before the outcome."""
     command = [sys.executable, "-c", VICTIM, settings.model_dump_json(), str(results.root)]
@@ -274,5 +236,4 @@ def test_a_run_that_is_killed_at_any_moment_ends_as_the_straight_one(
             kills += victim.stdout.readline() == f"{signal.SIGKILL.value}\n"
         victim.stdin.close()
     assert kills >= 7
-    assert run(settings, results)["outcome"] == "completed"
-    assert outputs(settings, results) == straight
+    goes_on()

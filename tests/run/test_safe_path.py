@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,33 +41,38 @@ def test_the_decoys_work(here: Path) -> None:
     assert here.read_text() == "heapq "
 
 
-def test_the_mirror_imports_nothing_from_here(here: Path, tracked_results: Results) -> None:
-    assert synchronise(tracked_results, f"sqlite:///{tracked_results.store}", []) is None
-    assert not here.exists()
+def mirror(results: Results) -> None:
+    assert synchronise(results, f"sqlite:///{results.store}", []) is None
 
 
-def test_the_check_of_a_store_imports_nothing_from_here(here: Path) -> None:
+def check_store(results: Results) -> None:
     with pytest.raises(RequestError, match=r"cannot be used: .*refused"):
         check_answer("http://127.0.0.1:9")
-    assert not here.exists()
 
 
-def test_the_pages_of_mlflow_import_nothing_from_here(here: Path, tracked_results: Results) -> None:
-    port = ui.free_port(41_000)
-    with ui._server(f"sqlite:///{tracked_results.store}", port) as server:
+def show_pages_of_mlflow(results: Results) -> None:
+    with ui._server(f"sqlite:///{results.store}", ui.free_port(41_000)) as server:
         assert server.poll() is None
-    assert not here.exists()
 
 
-def test_the_other_processes_of_a_run_import_nothing_from_here(here: Path, results: Results) -> None:
+def start_other_processes_of_a_run(results: Results) -> None:
     with parallel._others(tiny_settings(data_parallel=2), results, str(results.root)):
         pass
-    assert not here.exists()
 
 
-def test_processes_that_draw_import_nothing_from_here(here: Path) -> None:
+def draw(results: Results) -> None:
     with _safe_path(), ProcessPoolExecutor(1, get_context("spawn")) as pool:
         assert pool.submit(abs, -1).result() == 1
+
+
+STARTS = [mirror, check_store, show_pages_of_mlflow, start_other_processes_of_a_run, draw]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_what_a_command_starts_imports_nothing_from_here(
+    start: Callable[[Results], None], here: Path, tracked_results: Results
+) -> None:
+    start(tracked_results)
     assert not here.exists()
 
 

@@ -62,17 +62,10 @@ def project(tmp_path: Path) -> Path:
 def test_no_secret_leaves_a_process(project: Path) -> None:
     words = ["train", "-m", "--jobs", "1", "seed=0,1", "task=my_task.py:Judged", "reward.function=my_reward.py:score"]
     options = ["task.options.digits=1", "task.options.token=${oc.env:JUDGE_API_KEY}"]
-    short = [
-        "rollout_steps=1",
-        "prompts_per_step=2",
-        "num_generations=2",
-        "evaluation.items=8",
-        "warm_start.max_steps=1",
-    ]
-    command = [sys.executable, "-P", "-m", "grpolab", *words, *options, *short]
-    done = subprocess.run(
-        command, cwd=project, env={**os.environ, "JUDGE_API_KEY": KEY}, capture_output=True, text=True, check=False
-    )
+    short = ["rollout_steps=1", "prompts_per_step=2", "num_generations=2", "evaluation.items=8"]
+    command = [sys.executable, "-P", "-m", "grpolab", *words, *options, *short, "warm_start.max_steps=1"]
+    environment = {**os.environ, "JUDGE_API_KEY": KEY}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "failed: " in done.stdout
     assert "https://***@judge.example/score?token=*** refused ***" in done.stdout
@@ -113,31 +106,24 @@ def test_a_secret_that_a_setting_names_is_read_where_the_task_is_made_and_is_no_
         make_task(settings.task)
 
 
-@pytest.mark.parametrize(
-    ("value", "kept"),
-    [("left", "left"), (f"https://lab:{PASSWORD}@judge.example", "${oc.env:JUDGE}")],
-)
-def test_a_url_with_a_password_stays_the_name_of_its_variable(
-    value: str, kept: str, project: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_url_with_a_password_stays_the_name_of_its_variable(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    for value, kept in (("left", "left"), (f"https://lab:{PASSWORD}@judge.example", "${oc.env:JUDGE}")):
+        monkeypatch.setenv("JUDGE", value)
+        task = compose(["task=my_task.py:Judged", "task.options.judge=${oc.env:JUDGE}"]).task
+        assert isinstance(task, CustomTask)
+        assert task.options == {"judge": kept}
+
+
+def test_a_secret_in_a_setting_is_refused_and_not_repeated_and_a_token_of_text_is_none(
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    monkeypatch.setenv("JUDGE", value)
-    task = compose(["task=my_task.py:Judged", "task.options.judge=${oc.env:JUDGE}"]).task
-    assert isinstance(task, CustomTask)
-    assert task.options == {"judge": kept}
-
-
-@pytest.mark.parametrize("secret", [TOKEN, f"https://lab:{PASSWORD}@judge.example", "hf_abcdefghijklmnopqrstu"])
-def test_a_secret_in_a_setting_is_refused_and_not_repeated(project: Path, secret: str, monkeypatch) -> None:
-    monkeypatch.chdir(project)
-    with pytest.raises(RequestError, match=r"task.options.token is a secret, .*'\$\{oc.env:NAME\}'") as refusal:
-        compose(asked(secret))
-    assert secret not in str(refusal.value)
-
-
-@pytest.mark.parametrize("harmless", ["<pad>", "eos", "~", "token_mean"])
-def test_a_token_of_text_is_no_secret(project: Path, harmless: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project)
-    task = compose(asked(harmless)).task
-    assert isinstance(task, CustomTask)
-    assert task.options["token"] == harmless
+    for secret in (TOKEN, f"https://lab:{PASSWORD}@judge.example", "hf_abcdefghijklmnopqrstu"):
+        with pytest.raises(RequestError, match=r"task.options.token is a secret, .*'\$\{oc.env:NAME\}'") as refusal:
+            compose(asked(secret))
+        assert secret not in str(refusal.value)
+    for harmless in ("<pad>", "eos", "~", "token_mean"):
+        task = compose(asked(harmless)).task
+        assert isinstance(task, CustomTask)
+        assert task.options["token"] == harmless

@@ -1,15 +1,12 @@
 """A PostgreSQL and an MLflow server on it. `make test-all WHAT=server` installs the driver and runs this folder."""
 
-from __future__ import annotations
-
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mlflow_server import MlflowServer
-from postgres import PASSWORD, PROGRAMS, Postgres, postgres
+from postgres import PASSWORD, PROGRAMS, postgres
 
 from grpolab.paths import Results
 from grpolab.run.tracking import ENVIRONMENT
@@ -18,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[1] / "sweep" / "tuning"))  # its proj
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Postgres]:
+def cluster():
     """The server, whose password is in the environment."""
     assert PROGRAMS, "no PostgreSQL here: apt-get install postgresql"
     with postgres() as server, pytest.MonkeyPatch.context() as patch:
@@ -28,7 +25,7 @@ def cluster() -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def template(cluster: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str:
+def template(cluster, tmp_path_factory):
     """A database with MLflow's empty tables, whose copies take a second instead of ten."""
     from grpolab.run.tracking.store import Store
 
@@ -37,7 +34,7 @@ def template(cluster: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str
 
 
 @pytest.fixture
-def database(cluster: Postgres, template: str, request: pytest.FixtureRequest) -> str:
+def database(cluster, template, request):
     """The URI of a database of the test's own, with MLflow's tables."""
     name = f"db_{abs(hash(request.node.name))}"
     cluster.query(f"create database {name} template {template}")
@@ -45,7 +42,7 @@ def database(cluster: Postgres, template: str, request: pytest.FixtureRequest) -
 
 
 @pytest.fixture
-def server(database: str, tmp_path: Path) -> Iterator[MlflowServer]:
+def server(database, tmp_path):
     """A server on the test's database."""
     running = MlflowServer(database, tmp_path)
     yield running
@@ -54,6 +51,6 @@ def server(database: str, tmp_path: Path) -> Iterator[MlflowServer]:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
+def results(tmp_path):
     """An empty results folder."""
     return Results.open(tmp_path / "results")

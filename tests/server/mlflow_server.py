@@ -1,7 +1,5 @@
 """`mlflow server` as a process that can be killed and started again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -25,14 +23,9 @@ class MlflowServer:
 
     def start(self) -> None:
         """And wait until it answers."""
-        self._process = subprocess.Popen(
-            self._command,
-            env={**os.environ, **ui.ENVIRONMENT},
-            cwd=self._folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+        environment = {**os.environ, **ui.ENVIRONMENT}
+        self._process = subprocess.Popen(self._command, env=environment, cwd=self._folder, **quiet)
         assert ui._is_ready(self._process, self.port)
 
     def kill(self) -> None:

@@ -56,12 +56,14 @@ class Postgres:
         while (self.folder / "postmaster.pid").exists():
             time.sleep(0.05)
 
-    def query(self, statement: str, database: str = "postgres") -> str:
-        """What psql answers, as the user `lab`."""
+    def _ask(self, program: str, database: str, *options: str) -> str:
+        """What a client answers, as the user `lab`."""
         where = ["-h", HOST, "-p", str(self.port), "-U", "lab", "-d", database]
-        command = [str(PROGRAMS[-1] / "psql"), *where, "-v", "ON_ERROR_STOP=1", "-Atc", statement]
-        environment = {**os.environ, "PGPASSWORD": PASSWORD}
+        command, environment = [str(PROGRAMS[-1] / program), *where, *options], {**os.environ, "PGPASSWORD": PASSWORD}
         return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
+
+    def query(self, statement: str, database: str = "postgres") -> str:
+        return self._ask("psql", database, "-v", "ON_ERROR_STOP=1", "-Atc", statement)
 
     def database(self, name: str) -> str:
         """The URI of a new, empty database."""
@@ -70,10 +72,7 @@ class Postgres:
 
     def dump(self, database: str) -> str:
         """All that is in a database."""
-        where = ["-h", HOST, "-p", str(self.port), "-U", "lab", database]
-        environment = {**os.environ, "PGPASSWORD": PASSWORD}
-        command = [str(PROGRAMS[-1] / "pg_dump"), *where]
-        said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+        said = self._ask("pg_dump", database)
         return re.sub(r"^\\(un)?restrict .*", "", said, flags=re.MULTILINE)  # a word that is another one each time
 
 

@@ -1,7 +1,5 @@
 """MLflow on PostgreSQL, behind its server and without: refused, killed and restarted; equal to the run folders."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -10,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_sweep import wait_for
-from mlflow_server import MlflowServer
-from postgres import PASSWORD, Postgres
+from postgres import PASSWORD
 
 from grpolab.cli import main
 from grpolab.paths import Results
@@ -22,9 +19,7 @@ pytestmark = pytest.mark.optional
 PATIENCE = 600.0
 
 
-def test_a_database_that_refuses_is_one_sentence_and_nothing_is_left_behind(
-    cluster: Postgres, results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_that_refuses_is_one_sentence_and_nothing_is_left_behind(cluster, results, monkeypatch, capsys):
     empty = cluster.database("refusing")
     other = cluster.database("photos")
     cluster.query("create table photos (name text)", "photos")
@@ -46,19 +41,15 @@ def test_a_database_that_refuses_is_one_sentence_and_nothing_is_left_behind(
     assert not list(results.root.glob("*/*"))
 
 
-def test_a_database_of_another_version_is_refused(cluster: Postgres, database: str) -> None:
+def test_a_database_of_another_version_is_refused(cluster, database):
     cluster.query("update alembic_version set version_num = 'deadbeef0000'", database.rpartition("/")[2])
     assert "Detected out-of-date database schema" in str(find_problem(database))
 
 
 def sweep(results: Results, uri: str, log: Path, on_first_run: Callable[[], None]) -> str:
     """What a sweep of four real runs says, while something happens after the first of them."""
-    overrides = [
-        f"machine.results={results.root}",
-        f"machine.tracking_uri={uri}",
-        "rollout_steps=20",
-        "warm_start.max_steps=40",
-    ]
+    overrides = [f"machine.results={results.root}", f"machine.tracking_uri={uri}"]
+    overrides += ["rollout_steps=20", "warm_start.max_steps=40"]
     with log.open("wb") as said:
         command = [sys.executable, "-m", "grpolab", "sweep", "smoke", "--jobs", "1", *overrides]
         process = subprocess.Popen(command, stdout=said, stderr=said)
@@ -82,9 +73,7 @@ def assert_equal(results: Results, uri: str, said: str) -> None:
     print(f"{uri.partition(':')[0]}: 4 runs, {comparison.values} last values, equal")
 
 
-def test_the_server_is_killed_and_restarted_in_the_middle_of_a_sweep(
-    cluster: Postgres, server: MlflowServer, database: str, results: Results, tmp_path: Path
-) -> None:
+def test_the_server_is_killed_and_restarted_in_the_middle_of_a_sweep(cluster, server, database, results, tmp_path):
     def restart() -> None:
         server.kill()
         time.sleep(10)  # longer than the pause between two looks at the run folders
@@ -98,9 +87,7 @@ def test_the_server_is_killed_and_restarted_in_the_middle_of_a_sweep(
     assert PASSWORD not in cluster.dump(database.rpartition("/")[2])
 
 
-def test_the_database_is_killed_and_restarted_in_the_middle_of_a_sweep(
-    cluster: Postgres, database: str, results: Results, tmp_path: Path
-) -> None:
+def test_the_database_is_killed_and_restarted_in_the_middle_of_a_sweep(cluster, database, results, tmp_path):
     def restart() -> None:
         cluster.kill()
         time.sleep(10)

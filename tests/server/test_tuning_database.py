@@ -1,16 +1,10 @@
 """Optuna on the PostgreSQL that MLflow uses: the same values as from a journal, through kill -9 of the command."""
 
-from __future__ import annotations
-
-import signal
 from functools import partial
-from pathlib import Path
 
-import psutil
 import pytest
 from fake_sweep import wait_for
-from postgres import Postgres
-from tuning_project import TuningProject
+from tuning_project import TuningProject, kill
 
 from grpolab.errors import RequestError
 from grpolab.run.tracking.store import find_problem
@@ -22,29 +16,21 @@ PATIENCE = 300.0
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningProject:
+def project(tmp_path, monkeypatch):
     """A project whose study tries four points of a grid."""
     made = TuningProject(tmp_path, monkeypatch)
     made.write(space=GRID, sampler="grid", trials=4, pruner={"name": "none"})
     return made
 
 
-def test_a_killed_tuning_on_postgresql_finds_what_a_journal_finds(
-    project: TuningProject, cluster: Postgres, database: str, tmp_path: Path
-) -> None:
+def test_a_killed_tuning_on_postgresql_finds_what_a_journal_finds(project, cluster, database, tmp_path):
     assert project.tune() == 0
     straight = project.trials()
     project.root, project.log, project.seconds = tmp_path / "killed", tmp_path / "killed.txt", 0.05
     for steps in (20, 60):
         command = project.start("--jobs=1", f"--storage={database}")
-        wait_for(
-            partial(lambda running, steps: running.poll() is not None or len(project.steps()) >= steps, command, steps),
-            PATIENCE,
-        )
-        workers = psutil.Process(command.pid).children(recursive=True)
-        command.send_signal(signal.SIGKILL)
-        command.wait()
-        assert not psutil.wait_procs(workers, timeout=90)[1]
+        wait_for(partial(project.far_enough, command, steps), PATIENCE)
+        kill(command)
     assert project.tune(storage=database) == 0
     assert project.trials() == straight
     name = database.rpartition("/")[2]
@@ -52,7 +38,7 @@ def test_a_killed_tuning_on_postgresql_finds_what_a_journal_finds(
     assert find_problem(database) is None, "MLflow's tables are beside it"
 
 
-def test_a_storage_that_refuses_is_one_sentence(cluster: Postgres, database: str) -> None:
+def test_a_storage_that_refuses_is_one_sentence(cluster, database):
     wrong = {
         database.replace("/db_", "/none_"): "does not exist",
         database.replace(cluster.address, "127.0.0.1:9"): "Connection refused",
@@ -67,12 +53,10 @@ def test_a_storage_that_refuses_is_one_sentence(cluster: Postgres, database: str
         open_storage(database, "mine")
 
 
-def test_a_storage_that_is_lost_ends_the_command_with_one_sentence(
-    project: TuningProject, cluster: Postgres, database: str
-) -> None:
+def test_a_storage_that_is_lost_ends_the_command_with_one_sentence(project, cluster, database):
     project.seconds = 0.1
     command = project.start("--jobs=1", f"--storage={database}")
-    wait_for(lambda: command.poll() is not None or len(project.steps()) >= 20, PATIENCE)
+    wait_for(partial(project.far_enough, command, 20), PATIENCE)
     cluster.kill()
     try:
         assert command.wait(PATIENCE) == 1

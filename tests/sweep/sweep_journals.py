@@ -1,7 +1,5 @@
 """A short journal, with values that are easy to add up."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

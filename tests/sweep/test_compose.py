@@ -49,32 +49,28 @@ def test_every_group_with_files_is_in_the_defaults_list():
     assert folders - {"tuned"} == composer.groups.keys()  # tuned values are a study's, arm by arm
 
 
-def test_explicit_key_wins_over_preset_in_either_order():
-    for overrides in (["loss_type=gspo", "epsilon=0.1"], ["epsilon=0.1", "loss_type=gspo"]):
-        settings = compose(overrides)
-        assert (settings.epsilon, settings.epsilon_high) == (0.1, 4e-4)
-        assert settings.importance_sampling_level == "sequence"
+SEQUENCE_RANGE = {"epsilon": 0.1, "epsilon_high": 4e-4, "importance_sampling_level": "sequence"}
+COMPOSED = [
+    # An explicit key wins over a preset in either order; a task brings its regime, and a later override wins.
+    ("loss_type=gspo epsilon=0.1", SEQUENCE_RANGE),
+    ("epsilon=0.1 loss_type=gspo", SEQUENCE_RANGE),
+    ("task=sorting", {"max_completion_length": 11}),
+    ("task=addition", {"max_completion_length": 4}),
+    ("task=sorting rollout_steps=3 rollout_steps=4", {"rollout_steps": 4}),
+    ("task=sorting task=addition", {"task.name": "addition"}),
+    # Infinity as in YAML and as in Hydra; the environment; open mappings; what is switched off.
+    *((f"epsilon_high={text}", {"epsilon_high": math.inf}) for text in (".inf", "inf", "+.inf")),
+    ("machine.results=${oc.env:SCRATCH}/x", {"machine.results": "/scratch/me/x"}),
+    ("reward.weights.format=0.5", {"reward.weights.correct": 1.0, "reward.weights.format": 0.5}),
+    ("launcher=ray machine.launcher=null", {"machine.launcher": None}),
+]
 
 
-def test_task_brings_its_regime_and_a_later_override_wins():
-    assert compose(["task=sorting"]).max_completion_length == 11
-    assert compose(["task=addition"]).max_completion_length == 4
-    assert compose(["task=sorting", "rollout_steps=3", "rollout_steps=4"]).rollout_steps == 4
-    assert compose(["task=sorting", "task=addition"]).task.name == "addition"
-
-
-@pytest.mark.parametrize("text", [".inf", "inf", "+.inf"])
-def test_infinity_can_be_written_as_in_yaml_and_as_in_hydra(text):
-    assert compose([f"epsilon_high={text}"]).epsilon_high == math.inf
-
-
-def test_interpolation_of_the_environment(monkeypatch):
+@pytest.mark.parametrize(("overrides", "expected"), COMPOSED)
+def test_overrides_compose_to(overrides, expected, monkeypatch):
     monkeypatch.setenv("SCRATCH", "/scratch/me")
-    assert compose(["machine.results=${oc.env:SCRATCH}/x"]).machine.results == "/scratch/me/x"
-
-
-def test_open_mappings_take_new_keys():
-    assert compose(["reward.weights.format=0.5"]).reward.weights == {"correct": 1.0, "format": 0.5}
+    composed = dict(dotted(compose(overrides.split()).model_dump()))
+    assert {key: composed[key] for key in expected} == expected
 
 
 def test_whole_numbers_and_decimals_are_one_setting():
@@ -129,7 +125,3 @@ def test_help_all_names_every_group_option_and_every_key():
     assert "token | sequence | sequence_token | segment; default token" in page
     assert "number >= 0 or null; default null" in page
     assert "Clip range below 1" in page
-
-
-def test_null_switches_a_launcher_off():
-    assert compose(["launcher=ray", "machine.launcher=null"]).machine.launcher is None

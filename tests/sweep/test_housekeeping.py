@@ -1,7 +1,5 @@
 """`grpolab prune-runs` and `runs import`: nothing that is asked for is deleted, nothing that is here is changed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -11,7 +9,6 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
-from fake_sweep import FakeSweep
 
 from grpolab import RESULTS_VERSION
 from grpolab.cli import main
@@ -24,13 +21,14 @@ from grpolab.sweep import housekeeping
 from grpolab.sweep.housekeeping import prune as delete_unasked
 
 NO_CLIP, WIDE = "    no_clip: [kernel=ratio]\n", "    wide: [epsilon=0.4]\n"
+A, B, C = (digit * 16 for digit in "abc")
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.glob("*") if path.is_dir()}
 
 
-def content(results: Results) -> dict[str, bytes]:
+def content(results):
     files = [file for file in results.root.rglob("*") if file.is_file() and not file.name.startswith(".lease-")]
     return {str(file.relative_to(results.root)): file.read_bytes() for file in files}
 
@@ -39,7 +37,7 @@ def content(results: Results) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """A checkout whose only study, `mine`, can be edited."""
     project = tmp_path / "project"
     (project / "experiments").mkdir(parents=True)
@@ -50,22 +48,22 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
-def remove_level(project: Path) -> None:
-    file = project / "experiments" / "mine.yaml"
-    file.write_text(file.read_text().replace(WIDE, ""))
+@pytest.fixture
+def run_a(results, project):
+    """The folder of a run that nobody asks for."""
+    results.run(A).mkdir(parents=True)
+    return results.run(A)
 
 
-def prune(results: Results, *options: str) -> int:
+def prune(results, *options):
     return main(["prune-runs", *options, "--results", str(results.root)])
 
 
-def test_the_runs_of_a_removed_level_are_found_and_only_they(
-    project: Path, fake_sweep: FakeSweep, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = fake_sweep.results
+def test_the_runs_of_a_removed_level_are_found_and_only_they(project, fake_sweep, capsys):
+    results, file = fake_sweep.results, project / "experiments" / "mine.yaml"
     fake_sweep("mine", seeds=[0])
     before = names(results.runs)
-    remove_level(project)
+    file.write_text(file.read_text().replace(WIDE, ""))
     assert prune(results, "--yes") == 0
     assert names(results.runs) == before, "the plan still asks for them"
     fake_sweep("mine", seeds=[0])
@@ -82,74 +80,49 @@ def test_the_runs_of_a_removed_level_are_found_and_only_they(
     assert "nothing to delete" in capsys.readouterr().out
 
 
-def test_what_no_plan_but_a_study_file_asks_for_stays(project: Path, fake_sweep: FakeSweep) -> None:
+def test_what_no_plan_but_a_study_file_asks_for_stays(project, fake_sweep):
     fake_sweep("mine", seeds=[0])
+    fake_sweep.results.plan("mine").unlink()
     before = content(fake_sweep.results)
-    plan = fake_sweep.results.plan("mine")
-    plan.unlink()
     assert prune(fake_sweep.results, "--yes") == 0
-    assert content(fake_sweep.results).keys() == before.keys() - {str(plan.relative_to(fake_sweep.root))}
+    assert content(fake_sweep.results) == before
 
 
-def test_a_run_that_somebody_works_on_is_never_touched(tmp_path: Path, project: Path) -> None:
-    results = Results.open(tmp_path / "results")
-    alive, held, dead = (results.run(digit * 16) for digit in "abc")
-    for folder in (alive, held, dead):
-        folder.mkdir(parents=True)
-        (folder / "journal.jsonl").write_text("")
-    write_json_atomic(alive / ".lease-1", {**HERE.holder(), "host": "elsewhere"})
-    with leased(held):
+def test_a_run_that_somebody_works_on_is_never_touched(results, project):
+    for name in (A, B, C):
+        results.run(name).mkdir(parents=True)
+        (results.run(name) / "journal.jsonl").write_text("")
+    write_json_atomic(results.run(A) / ".lease-1", {**HERE.holder(), "host": "elsewhere"})
+    results.warm_start(A).mkdir(parents=True)
+    with leased(results.run(B)), leased(results.warm_start(A)):
         assert prune(results, "--yes") == 0
-        assert names(results.runs) == {alive.name, held.name}
+        assert (names(results.runs), names(results.warm_starts)) == ({A, B}, {A})
 
 
-def test_warm_starts_go_with_the_last_run_that_needs_them(tmp_path: Path, project: Path) -> None:
-    results = Results.open(tmp_path / "results")
-    for digit in "ab":
-        write_json_atomic(results.run(digit * 16) / "provenance.json", {"warm_start": {"signature": 16 * digit}})
-        write_json_atomic(results.warm_start(16 * digit) / "outcome.json", {})
-    cell = {"variant": "v", "seed": 0, "signature": "a" * 16}
+def test_warm_starts_go_with_the_last_run_that_needs_them(results, project):
+    for name in (A, B):
+        write_json_atomic(results.run(name) / "provenance.json", {"warm_start": {"signature": name}})
+        write_json_atomic(results.warm_start(name) / "outcome.json", {})
+    cell = {"variant": "v", "seed": 0, "signature": A}
     write_json_atomic(results.plan("adhoc"), {"study": "adhoc", "includes": [], "cells": [cell]})
     assert prune(results, "--yes") == 0
-    assert (names(results.runs), names(results.warm_starts)) == ({"a" * 16}, {"a" * 16})
+    assert (names(results.runs), names(results.warm_starts)) == ({A}, {A})
 
 
-def test_a_warm_start_that_is_being_made_stays(tmp_path: Path, project: Path) -> None:
-    results = Results.open(tmp_path / "results")
-    results.warm_start("a" * 16).mkdir(parents=True)
-    with leased(results.warm_start("a" * 16)):
-        assert prune(results, "--yes") == 0
-        assert names(results.warm_starts) == {"a" * 16}
+def test_what_begins_while_a_person_is_asked_stays(results, run_a):
+    delete_unasked(results, lambda _question: Lease(run_a).attempt())
+    assert names(results.runs) == {A}
 
 
-def test_what_begins_while_a_person_is_asked_stays(tmp_path: Path, project: Path) -> None:
-    results = Results.open(tmp_path / "results")
-    folder = results.run("a" * 16)
-    folder.mkdir(parents=True)
-
-    def consent(_question: str) -> bool:
-        assert Lease(folder).attempt()
-        return True
-
-    delete_unasked(results, consent)
-    assert names(results.runs) == {folder.name}
-
-
-def test_a_person_is_asked(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = Results.open(tmp_path / "results")
-    results.run("a" * 16).mkdir(parents=True)
+def test_a_person_is_asked(results, run_a, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    for answer, left in (("", 1), ("no", 1), ("y", 0)):
+    for answer, left in (("", {A}), ("no", {A}), ("y", set())):
         monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
         assert prune(results) == 0
-        assert len(names(results.runs)) == left
+        assert names(results.runs) == left
 
 
-def test_wrong_requests_delete_nothing(
-    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = Results.open(tmp_path / "results")
-    results.run("a" * 16).mkdir(parents=True)
+def test_wrong_requests_delete_nothing(results, run_a, project, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
     for options, said in (([], "give --dry-run or --yes"), (["--dry-run", "--yes"], "exclude each other")):
         assert prune(results, *options) == 2
@@ -161,28 +134,26 @@ def test_wrong_requests_delete_nothing(
     results.plan("adhoc").write_text('{"cells": [')
     assert prune(results, "--yes") == 2
     assert "cannot be read" in capsys.readouterr().err
-    assert names(results.runs) == {"a" * 16}
+    assert names(results.runs) == {A}
 
 
 OLD = {"task": {"name": "jsonl", "train_file": "a", "evaluation_file": "b"}, "seed": 3}
 
 
-def test_what_may_be_of_use_is_kept_and_said(tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_may_be_of_use_is_kept_and_said(results, project, capsys):
     """Runs of unrecorded content, damaged runs, and runs that a study with absent data may ask for."""
-    results = Results.open(tmp_path / "results")
-    old, damaged, recorded = (results.run(digit * 16) for digit in "abc")
-    content = {"task.train_file": {"sha256": "0" * 64}, "task.evaluation_file": {"sha256": "1" * 64}}
-    for folder, said in ((old, {}), (recorded, {"content": content})):
-        write_json_atomic(folder / "settings.yaml", OLD)
-        write_json_atomic(folder / "outcome.json", {"outcome": "completed"})
-        write_json_atomic(folder / "provenance.json", {"warm_start": {"signature": folder.name}, **said})
-        write_json_atomic(results.warm_start(folder.name) / "outcome.json", {})
+    recorded = {"task.train_file": {"sha256": "0" * 64}, "task.evaluation_file": {"sha256": "1" * 64}}
+    for name, more in ((A, {}), (C, {"content": recorded})):
+        write_json_atomic(results.run(name) / "settings.yaml", OLD)
+        write_json_atomic(results.run(name) / "outcome.json", {"outcome": "completed"})
+        write_json_atomic(results.run(name) / "provenance.json", {"warm_start": {"signature": name}, **more})
+        write_json_atomic(results.warm_start(name) / "outcome.json", {})
     assert prune(results, "--yes") == 0
-    assert f"runs/{old.name}: completed, jsonl, seed 3, 0.0 MB; kept" in capsys.readouterr().out
-    assert (names(results.runs), names(results.warm_starts)) == ({old.name}, {old.name})
-    damaged.mkdir()
-    (damaged / "settings.yaml").write_text("]")
-    write_json_atomic(recorded / "settings.yaml", OLD)
+    assert f"runs/{A}: completed, jsonl, seed 3, 0.0 MB; kept" in capsys.readouterr().out
+    assert (names(results.runs), names(results.warm_starts)) == ({A}, {A})
+    results.run(B).mkdir()
+    (results.run(B) / "settings.yaml").write_text("]")
+    write_json_atomic(results.run(C) / "settings.yaml", OLD)
     file = project / "experiments" / "mine.yaml"
     study = yaml.safe_load(file.read_text())
     study["factors"]["task"] = {"mine": ["task=jsonl", "task.train_file=/no/a.jsonl", "task.evaluation_file=/no/b"]}
@@ -190,9 +161,9 @@ def test_what_may_be_of_use_is_kept_and_said(tmp_path: Path, project: Path, caps
     file.write_text(yaml.safe_dump(study))
     assert prune(results, "--yes") == 0
     said = capsys.readouterr().out
-    assert f"runs/{damaged.name}: damaged" in said
+    assert f"runs/{B}: damaged" in said
     assert "another task.evaluation_file that is not on this machine" in said
-    assert names(results.runs) == {old.name, damaged.name, recorded.name}
+    assert names(results.runs) == {A, B, C}
 
 
 @pytest.mark.parametrize(
@@ -202,11 +173,8 @@ def test_what_may_be_of_use_is_kept_and_said(tmp_path: Path, project: Path, caps
         ("provenance.json", '{"framework": "trl"}'),  # another trainer's, which no command makes again
     ],
 )
-def test_a_run_in_doubt_is_never_deleted(file: str, text: str, tmp_path: Path, project: Path) -> None:
-    results = Results.open(tmp_path / "results")
-    folder = results.run("a" * 16)
-    folder.mkdir(parents=True)
-    (folder / file).write_text(text)
+def test_a_run_in_doubt_is_never_deleted(file, text, results, run_a):
+    (run_a / file).write_text(text)
     before = content(results)
     assert prune(results, "--yes") == 0
     assert content(results) == before
@@ -216,10 +184,9 @@ def test_a_run_in_doubt_is_never_deleted(file: str, text: str, tmp_path: Path, p
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def machine(tmp_path_factory):
     """Another machine's results: two real runs with a warm start each, and their plan."""
-    results = Results.open(tmp_path_factory.mktemp("machine"))
-    cells = []
+    results, cells = Results.open(tmp_path_factory.mktemp("machine")), []
     for seed in (0, 1):
         settings = tiny.tiny_settings(
             seed=seed, rollout_steps=1, warm_start={"max_steps": 2}, epsilon_high=float("inf")
@@ -231,108 +198,124 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.fixture
-def theirs(machine: Results, tmp_path: Path) -> Results:
+def theirs(machine, tmp_path):
     """A copy of it, to be spoilt."""
     return Results(shutil.copytree(machine.root, tmp_path / "theirs"))
 
 
-def take_over(theirs: Results, ours: Results) -> int:
-    return main(["runs", "import", str(theirs.root), "--results", str(ours.root)])
+@pytest.fixture
+def take_over(theirs, results, capsys):
+    """Import; return the exit code and what was said."""
+
+    def take(source=theirs):
+        code = main(["runs", "import", str(source.root), "--results", str(results.root)])
+        out, errors = capsys.readouterr()
+        return code, out + errors
+
+    return take
 
 
-def first(results: Results) -> Path:
+def first(results):
     return min(results.runs.iterdir())
 
 
-def test_runs_are_taken_over_whole_and_once(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_json_atomic(theirs.run("f" * 16) / "settings.yaml", {})  # not finished
-    assert take_over(theirs, results) == 0
-    assert "2 imported, 1 left there without a result" in capsys.readouterr().out
-    expected = {name: data for name, data in content(theirs).items() if "f" * 16 not in name}
-    assert content(results) == expected
+def warm_start_of(folder):
+    return (read_json(folder / "provenance.json") or {})["warm_start"]["signature"]
+
+
+def counts(results, capsys):
     assert main(["status", "mine", "--json", "--results", str(results.root)]) == 0
-    assert json.loads(capsys.readouterr().out)["mine"]["states"] == {"completed": 2}
-    assert take_over(theirs, results) == 0
-    assert "2 here already" in capsys.readouterr().out
+    return json.loads(capsys.readouterr().out)["mine"]["states"]
+
+
+def check_refused(take_over, theirs, results, says):
+    """The first run is refused by name, and the other one comes."""
+    name = first(theirs).name
+    code, out = take_over()
+    assert code == 1
+    assert f"refused: run {name}: " in out
+    assert says in out
+    assert names(results.runs) == names(theirs.runs) - {name}, "the other one came, and no half of this one"
+    return out
+
+
+def test_runs_are_taken_over_whole_and_once(theirs, results, take_over, capsys):
+    write_json_atomic(theirs.run("f" * 16) / "settings.yaml", {})  # not finished
+    (first(theirs) / "journal.arrow").write_bytes(b"other numbers")  # a cache is made anew, and not believed
+    code, out = take_over()
+    assert (code, "2 imported, 1 left there without a result" in out) == (0, True)
+    skipped = ("f" * 16, "journal.arrow")
+    expected = {name: data for name, data in content(theirs).items() if not any(part in name for part in skipped)}
+    assert content(results) == expected
+    assert counts(results, capsys) == {"completed": 2}
+    code, out = take_over()
+    assert (code, "2 here already" in out) == (0, True)
     assert content(results) == expected
 
 
-def test_copying_folders_by_hand_merges_two_machines(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_copying_folders_by_hand_merges_two_machines(theirs, results, take_over, capsys):
     for folder in (theirs.runs, theirs.warm_starts, theirs.studies):
         shutil.copytree(folder, results.root / folder.name, dirs_exist_ok=True)
-    assert main(["status", "mine", "--json", "--results", str(results.root)]) == 0
-    assert json.loads(capsys.readouterr().out)["mine"]["states"] == {"completed": 2}
-    assert take_over(theirs, results) == 0
+    assert counts(results, capsys) == {"completed": 2}
+    assert take_over()[0] == 0
 
 
-def test_the_runs_may_lie_on_another_disk(theirs: Results, results: Results, tmp_path: Path) -> None:
+def test_the_runs_may_lie_on_another_disk(theirs, results, take_over, tmp_path):
     (tmp_path / "disk").mkdir()
     results.runs.symlink_to(tmp_path / "disk")
-    assert take_over(theirs, results) == 0
+    assert take_over()[0] == 0
     assert names(tmp_path / "disk") == names(theirs.runs)
 
 
-def test_the_fingerprint_without_torch_is_that_of_the_policy(tmp_path: Path) -> None:
+def test_the_fingerprint_without_torch_is_that_of_the_policy(tmp_path):
     policy = tiny.tiny_policy()
     save_weights(tmp_path / "policy.safetensors", policy.weights())
     assert weights_sha256(tmp_path / "policy.safetensors") == policy.fingerprint()
 
 
-def _spoil(file: str) -> None:
-    data = bytearray(Path(file).read_bytes())
+def flip(file):
+    data = bytearray(file.read_bytes())
     data[-2] ^= 1
-    Path(file).write_bytes(data)
+    file.write_bytes(data)
 
 
-def _truncate(file: str) -> None:
-    Path(file).write_bytes(Path(file).read_bytes()[:-4])
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-4])
 
 
-def _edit(old: str, new: str):
-    def edit(file: str) -> None:
-        text = Path(file).read_text()
-        assert old in text
-        Path(file).write_text(text.replace(old, new))
+def edit(old, new):
+    def change(file):
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
 
-    return edit
+    return change
 
 
 @pytest.mark.parametrize(
-    ("name", "spoil", "said"),
+    ("name", "spoil", "says"),
     [
-        ("journal.jsonl", _spoil, "journal_sha256"),
-        ("journal.jsonl", _truncate, "journal_sha256"),
-        ("policy.safetensors", _spoil, "policy_sha256"),
-        ("policy.safetensors", _truncate, "policy_sha256"),
-        ("settings.yaml", _edit("beta: 0.0", "beta: 0.5"), "its settings.yaml is that of run"),
-        ("settings.yaml", _edit("beta: 0.0", "- ]"), "its settings.yaml cannot be read"),
-        ("provenance.json", _edit(f'_version": {RESULTS_VERSION}', '_version": 9'), "results_version is 9"),
-        ("../../warm_starts/{warm}/policy.safetensors", _spoil, "policy.safetensors has not the weights"),
-        ("../../warm_starts/{warm}/outcome.json", _edit('"sha256": "', '"sha256": "0'), "(sha256)"),
+        ("journal.jsonl", flip, "journal_sha256"),
+        ("journal.jsonl", truncate, "journal_sha256"),
+        ("policy.safetensors", flip, "policy_sha256"),
+        ("policy.safetensors", truncate, "policy_sha256"),
+        ("settings.yaml", edit("beta: 0.0", "beta: 0.5"), "its settings.yaml is that of run"),
+        ("settings.yaml", edit("beta: 0.0", "- ]"), "its settings.yaml cannot be read"),
+        ("provenance.json", edit(f'_version": {RESULTS_VERSION}', '_version": 9'), "results_version is 9"),
+        ("../../warm_starts/{warm}/policy.safetensors", flip, "policy.safetensors has not the weights"),
+        ("../../warm_starts/{warm}/outcome.json", edit('"sha256": "', '"sha256": "0'), "(sha256)"),
     ],
 )
-def test_a_damaged_run_is_refused_by_name(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], name: str, spoil, said: str
-) -> None:
+def test_a_damaged_run_is_refused_by_name(theirs, results, take_over, name, spoil, says):
     folder = first(theirs)
-    warm = (read_json(folder / "provenance.json") or {})["warm_start"]["signature"]
-    spoil(str(folder / name.format(warm=warm)))
-    assert take_over(theirs, results) == 1
-    out = capsys.readouterr().out
-    assert f"refused: run {folder.name}: " in out
-    assert said in out
-    assert names(results.runs) == names(theirs.runs) - {folder.name}, "the other one came, and no half of this one"
+    spoil(folder / name.format(warm=warm_start_of(folder)))
+    check_refused(take_over, theirs, results, says)
 
 
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
 
 
 @pytest.mark.parametrize(
-    ("name", "odd", "said"),
+    ("name", "odd", "says"),
     [
         ("samples/secret.parquet", "../../../../secret", "samples/secret.parquet is a link"),
         ("outcome.json", "../../../secret", "outcome.json is a link"),
@@ -352,20 +335,11 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]
         ("", "../../elsewhere", "is a link"),
     ],
 )
-def test_what_leads_elsewhere_or_never_ends_spoils_one_run(
-    theirs: Results,
-    results: Results,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    odd: str | bytes | None,
-    said: str,
-) -> None:
+def test_what_leads_elsewhere_or_never_ends_spoils_one_run(theirs, results, take_over, tmp_path, name, odd, says):
     """A link to a secret, a loop, a pipe, an alias bomb: the other run comes, within seconds."""
     (tmp_path / "secret").write_text("secret")
     folder = first(theirs)
-    warm = (read_json(folder / "provenance.json") or {})["warm_start"]["signature"]
-    place = Path(os.path.normpath(folder / name.format(warm=warm)))
+    place = Path(os.path.normpath(folder / name.format(warm=warm_start_of(folder))))
     if place.is_dir():
         shutil.move(place, tmp_path / "elsewhere")
     place.unlink(missing_ok=True)
@@ -375,29 +349,21 @@ def test_what_leads_elsewhere_or_never_ends_spoils_one_run(
     else:
         place.write_bytes(odd) if isinstance(odd, bytes) else place.symlink_to(odd)
     started = time.monotonic()
-    assert take_over(theirs, results) == 1
+    check_refused(take_over, theirs, results, says)
     assert time.monotonic() - started < 10
-    out = capsys.readouterr().out
-    assert f"refused: run {folder.name}: " in out
-    assert said in out
-    assert names(results.runs) == names(theirs.runs) - {folder.name}
     assert b"secret" not in content(results).values()
 
 
-def test_a_link_in_place_of_all_runs_is_not_followed(
-    theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_in_place_of_all_runs_is_not_followed(theirs, results, take_over, tmp_path):
     theirs.runs.rename(tmp_path / "elsewhere")
     theirs.runs.symlink_to(tmp_path / "elsewhere")
-    assert take_over(theirs, results) == 1
-    assert capsys.readouterr().out.count("is a link") == 2
+    code, out = take_over()
+    assert (code, out.count("is a link")) == (1, 2)
     assert not names(results.runs)
 
 
 @pytest.mark.parametrize("odd", ["{}", '{"study": "other", "includes": [], "cells": []}', "[" * 100_000, None, "link"])
-def test_a_plan_that_is_none_is_not_taken_over(
-    theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: str | None
-) -> None:
+def test_a_plan_that_is_none_is_not_taken_over(theirs, results, take_over, tmp_path, odd):
     plan = theirs.plan("mine")
     plan.unlink()
     if odd is None:
@@ -407,145 +373,111 @@ def test_a_plan_that_is_none_is_not_taken_over(
         plan.symlink_to(tmp_path / "secret")
     else:
         plan.write_text(odd)
-    assert take_over(theirs, results) == 1
-    out = capsys.readouterr().out
-    assert "refused: study mine: " in out
-    assert "2 imported" in out
+    code, out = take_over()
+    assert (code, "refused: study mine: " in out, "2 imported" in out) == (1, True, True)
     assert not results.plan("mine").exists()
 
 
-def test_a_cache_is_made_anew_and_not_believed(theirs: Results, results: Results) -> None:
-    """It bears the hash of the journal that it was made from, whatever its numbers are."""
-    (first(theirs) / "journal.arrow").write_bytes(b"other numbers")
-    assert take_over(theirs, results) == 0
-    assert not list(results.runs.glob("*/journal.arrow"))
-
-
-@pytest.mark.parametrize("which", ["run", "warm start", "begun"])
-def test_another_one_of_the_same_signature_is_a_conflict_and_stays(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], which: str
-) -> None:
+@pytest.mark.parametrize(
+    ("which", "says"),
+    [
+        ("run", "has another journal_sha256; it stays"),
+        ("warm start", "differs from the one here"),
+        ("begun", "is begun"),
+    ],
+)
+def test_another_one_of_the_same_signature_is_a_conflict_and_stays(theirs, results, take_over, which, says):
     folder = first(theirs)
-    here = results.run(folder.name)
+    here, warm = results.run(folder.name), warm_start_of(folder)
     if which == "run":
-        outcome = read_json(folder / "outcome.json") or {}
-        write_json_atomic(here / "outcome.json", {**outcome, "journal_sha256": "0"})
+        write_json_atomic(here / "outcome.json", {**(read_json(folder / "outcome.json") or {}), "journal_sha256": "0"})
     elif which == "begun":
-        (here / "settings.yaml").parent.mkdir(parents=True)
-        (here / "settings.yaml").write_text("{}")
+        write_json_atomic(here / "settings.yaml", {})
     else:
-        warm = (read_json(folder / "provenance.json") or {})["warm_start"]["signature"]
         made = read_json(theirs.warm_start(warm) / "outcome.json") or {}
         write_json_atomic(results.warm_start(warm) / "outcome.json", {**made, "sha256": "0", "steps": 0})
     before = content(results)
-    assert take_over(theirs, results) == 1
-    said = {
-        "run": "has another journal_sha256; it stays",
-        "warm start": "differs from the one here",
-        "begun": "is begun",
-    }
-    assert said[which] in capsys.readouterr().out
+    code, out = take_over()
+    assert (code, says in out) == (1, True)
     assert before.items() <= content(results).items(), "nothing was overwritten"
 
 
 @pytest.mark.parametrize(
-    ("whose", "code", "said"),
+    ("whose", "code", "says"),
     [("theirs", 0, "1 left there without a result"), ("ours", 1, "is begun"), ("ours, warm start", 1, "is begun here")],
 )
-def test_what_somebody_works_on_is_neither_taken_nor_replaced(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], whose: str, code: int, said: str
-) -> None:
-    name = first(theirs).name
-    warm = (read_json(first(theirs) / "provenance.json") or {})["warm_start"]["signature"]
+def test_what_somebody_works_on_is_neither_taken_nor_replaced(theirs, results, take_over, whose, code, says):
+    name, warm = first(theirs).name, warm_start_of(first(theirs))
     folders = {"theirs": theirs.run(name), "ours": results.run(name), "ours, warm start": results.warm_start(warm)}
     with leased(folders[whose]):
-        assert take_over(theirs, results) == code
-    assert said in capsys.readouterr().out
+        found, out = take_over()
+    assert (found, says in out) == (code, True)
     assert not (results.run(name) / "outcome.json").exists()
 
 
-def test_what_begins_here_while_it_is_copied_stays(
-    theirs: Results, results: Results, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = first(theirs).name
-
-    def begin(*_: object) -> None:
-        write_json_atomic(results.run(name) / "settings.yaml", {})
-
+def test_what_begins_here_while_it_is_copied_stays(theirs, results, take_over, monkeypatch):
+    here = results.run(first(theirs).name)
+    begin = lambda *_: write_json_atomic(here / "settings.yaml", {})  # noqa: E731
     monkeypatch.setattr(housekeeping, "_check_content", begin)
-    assert take_over(theirs, results) == 1
-    assert not (results.run(name) / "journal.jsonl").exists()
+    assert take_over()[0] == 1
+    assert not (here / "journal.jsonl").exists()
 
 
-@pytest.mark.parametrize(("recorded", "code", "said"), [(True, 0, "1 imported"), (False, 1, "was not recorded")])
+@pytest.mark.parametrize(("recorded", "code", "says"), [(True, 0, "1 imported"), (False, 1, "was not recorded")])
 def test_a_run_of_ones_own_reward_is_taken_over_by_the_content_that_it_had(
-    recorded: bool, code: int, said: str, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    recorded, code, says, results, take_over, tmp_path
+):
     """The other machine's files are not here, and need not be."""
     file = tmp_path / f"taken_over_reward_{recorded}.py"
     file.write_text("def score(prompt, answer, completion):\n    return 1.0\n")
-    theirs = Results.open(tmp_path / "theirs")
+    source = Results.open(tmp_path / "source")
     settings = tiny.tiny_settings(rollout_steps=1, reward={"function": f"{file}:score", "weights": {"correct": 1.0}})
-    assert run(settings, theirs)["outcome"] == "completed"
-    provenance = first(theirs) / "provenance.json"
+    assert run(settings, source)["outcome"] == "completed"
+    provenance = first(source) / "provenance.json"
+    known = json.loads(provenance.read_text())
     if not recorded:
-        write_json_atomic(
-            provenance, {key: value for key, value in json.loads(provenance.read_text()).items() if key != "content"}
-        )
+        del known["content"]
+        write_json_atomic(provenance, known)
     file.unlink()
-    assert take_over(theirs, results) == code
-    assert said in capsys.readouterr().out
-    assert names(results.runs) == (names(theirs.runs) if recorded else set())
+    found, out = take_over(source)
+    assert (found, says in out) == (code, True)
+    assert names(results.runs) == (names(source.runs) if recorded else set())
 
 
-def test_wrong_folders(theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "format.json").write_text('{"format": 0}')
-    for folder, said in (
-        (tmp_path / "nowhere", "is no results folder"),
-        (tmp_path, "is no results folder"),
-        (tmp_path / "old", "has format 0"),
-        (results.root, "is the results folder itself"),
-    ):
-        assert take_over(Results(folder), results) == 2
-        (sentence,) = capsys.readouterr().err.splitlines()
-        assert said in sentence
+def test_wrong_folders(results, take_over, tmp_path):
+    write_json_atomic(tmp_path / "old" / "format.json", {"format": 0})
+    none, old, itself = "is no results folder", "has format 0", "is the results folder itself"
+    wrong = {tmp_path / "nowhere": none, tmp_path: none, tmp_path / "old": old, results.root: itself}
+    for folder, says in wrong.items():
+        code, sentence = take_over(Results(folder))
+        assert (code, sentence.count("\n"), says in sentence) == (2, 1, True)
 
 
-def test_a_name_in_a_file_leads_nowhere_out_of_the_folder(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_name_in_a_file_leads_nowhere_out_of_the_folder(theirs, results, take_over, tmp_path):
     folder = first(theirs)
     made = read_json(folder / "provenance.json") or {}
     shutil.copytree(theirs.warm_starts / made["warm_start"]["signature"], theirs.root / "dot_ssh")
     made["warm_start"]["signature"] = "../dot_ssh"
     write_json_atomic(folder / "provenance.json", made)
     (tmp_path / "plan").mkdir()
-    for name, inner in (("outer", {"study": "../../../plan"}), ("parts", {"includes": ["../plan"]})):
-        plan = {"study": name, "includes": [], "cells": []} | inner
-        write_json_atomic(theirs.plan(name), plan)
     cell = {"variant": "v", "seed": 0, "signature": "../../plan"}
-    write_json_atomic(theirs.plan("cells"), {"study": "cells", "includes": [], "cells": [cell]})
+    odd = {"outer": {"study": "../../../plan"}, "parts": {"includes": ["../plan"]}, "cells": {"cells": [cell]}}
+    for name, inner in odd.items():
+        write_json_atomic(theirs.plan(name), {"study": name, "includes": [], "cells": []} | inner)
     before = {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)}
-    assert take_over(theirs, results) == 1
-    out = capsys.readouterr().out
-    assert f"refused: run {folder.name}: " in out
-    for said in ("'../dot_ssh' is not a warm start's signature", "'../../../plan'", "'../plan'", "'../../plan'"):
-        assert said in out
+    out = check_refused(take_over, theirs, results, "'../dot_ssh' is not a warm start's signature")
+    assert all(path in out for path in ("'../../../plan'", "'../plan'", "'../../plan'"))
     assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)} == before
-    assert names(results.runs) == names(theirs.runs) - {folder.name}
     assert names(results.studies) == {"mine"}
 
 
-def test_a_link_in_the_results_folder_leads_no_copy_out_of_it(
-    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_link_in_the_results_folder_leads_no_copy_out_of_it(theirs, results, take_over, tmp_path):
     outside = tmp_path / "home"
     outside.mkdir()
     for link in (results.run(first(theirs).name), results.plan("mine").parent):
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(outside)
-    assert take_over(theirs, results) == 1
-    assert capsys.readouterr().out.count(f"to {outside}") == 2
+    code, out = take_over()
+    assert (code, out.count(f"to {outside}")) == (1, 2)
     assert not list(outside.rglob("*"))
     assert len(names(results.runs)) == 2, "the link, and the other run"

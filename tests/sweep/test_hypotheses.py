@@ -56,7 +56,7 @@ def refusals(claim: dict[str, Any], **changes: Any) -> list[str]:
         {"provided": {"metric": "clip/active", "of": "wide", "above": 0.01}},
     ],
 )
-def test_every_kind_of_hypothesis_is_accepted(claim: dict[str, Any]) -> None:
+def test_every_kind_of_hypothesis_is_accepted(claim):
     (found,) = study(claim).hypotheses
     assert found.model_dump(exclude_defaults=True) == {
         key: value for key, value in (CLAIM | claim).items() if value is not None
@@ -100,12 +100,12 @@ def test_every_kind_of_hypothesis_is_accepted(claim: dict[str, Any]) -> None:
         ({"provided": {"metric": "loss", "of": "wid", "above": 0}}, "provided.of=wid is unknown"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_in_one_sentence(claim: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_together_is_refused_in_one_sentence(claim, said):
     (sentence,) = refusals(claim)
     assert said in sentence
 
 
-def test_required_keys_are_named() -> None:
+def test_required_keys_are_named():
     for key in ("direction", "budget", "says"):
         assert any(
             f"hypotheses.0.{key} is missing" in text
@@ -113,7 +113,7 @@ def test_required_keys_are_named() -> None:
         )
 
 
-def test_a_contrast_needs_seeds_that_both_arms_share() -> None:
+def test_a_contrast_needs_seeds_that_both_arms_share():
     skip = [{"clip": "wide", "task": "addition"}, {"clip": "narrow", "task": "sorting"}]
     (sentence,) = refusals({}, skip=skip)
     assert "no seed is shared: wide and narrow are never planned together" in sentence
@@ -123,7 +123,7 @@ def test_a_contrast_needs_seeds_that_both_arms_share() -> None:
 
 
 @pytest.mark.parametrize("looks", [[5, 10], [1], [], [10, 5]])
-def test_looks_are_one_number_or_the_four_that_have_levels(looks: list[int]) -> None:
+def test_looks_are_one_number_or_the_four_that_have_levels(looks):
     (sentence,) = refusals({}, looks=looks)
     assert f"looks={looks} is not allowed: one number from 2 on, or [5, 10, 15, 20]" in sentence
     assert study({}, looks=[7]).looks == [7]
@@ -142,7 +142,7 @@ UPDATES = PASSES | {"overrides": ["rollout_steps=null", "max_optimizer_steps=40"
         ("updates", UPDATES, None),
     ],
 )
-def test_the_budget_is_checked_against_the_cells(budget: str, changes: dict[str, Any], said: str | None) -> None:
+def test_the_budget_is_checked_against_the_cells(budget, changes, said):
     claim = {"contrast": {"of": "often", "minus": "once"}, "budget": budget}
     asked = study(claim, **changes)
     if said is None:
@@ -152,7 +152,7 @@ def test_the_budget_is_checked_against_the_cells(budget: str, changes: dict[str,
         expand(asked, Composer())
 
 
-def test_the_budget_of_a_range_counts_every_level() -> None:
+def test_the_budget_of_a_range_counts_every_level():
     factors = {"clip": CLIPS, "length": {"short": ["rollout_steps=5"], "long": ["rollout_steps=9"]}}
     assert len(expand(study({}, factors=factors), Composer()).cells) == 30
     with pytest.raises(RequestError, match="budget=rollouts does not hold"):

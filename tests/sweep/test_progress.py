@@ -1,7 +1,5 @@
 """A progress that adds up; `--json-lines`: a program follows a sweep by standard output, and nothing else is there."""
 
-from __future__ import annotations
-
 import io
 import json
 import signal
@@ -92,17 +90,6 @@ def test_a_warm_start_that_did_not_take_says_so(results, capsys, progress_class)
     short = {"outcome": "completed", "reason": reason, "seconds": 3.0}
     progress_class([warm], Estimate(1), results).finished(warm, short)
     assert f"completed: study a, seed 0: {reason}" in capsys.readouterr().out
-
-
-def test_the_steps_of_an_earlier_session_are_not_thought_fast(clock, results):
-    (job, *_) = jobs()
-    shown = Progress([job], Estimate(1), results)
-    shown.started(job, 0)
-    clock[0] = 3.0
-    shown.stepped(job, 3)  # the first word of this session
-    clock[0] = 5.0
-    shown.stepped(job, 4)
-    assert shown.left() == "about 2 s left"
 
 
 def test_plain_progress_is_not_silent_for_long_and_says_how_it_goes(clock, results, capsys):

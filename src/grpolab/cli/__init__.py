@@ -11,7 +11,7 @@ from typing import Any
 
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import checking, keeping, reading, running
-from grpolab.cli.common import FAILURE, INTERRUPTED, OK, WRONG_REQUEST, Command, Parser
+from grpolab.cli.common import FAILURE, INTERRUPTED, OK, WRONG_REQUEST, Parser, Subcommand, command, option
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import DISK_ERRORS
 from grpolab.study_names import available
@@ -26,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.excepthook = say_uncaught
     try:
         parsed = parse(arguments)
-        command: Command = parsed.command
-        return command(parsed) or OK
+        code: int | None = parsed.command(parsed)
+        return code or OK
     except RequestError as error:
         for problem in error.problems:
             say(f"grpolab: {problem}", error=True)
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line. Exits with code 2 if it is wrong."""
     parser, groups = parsers()
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    _refuse_unknown_command(parser, groups, given)
-    parsed, rest = parser.parse_known_args(given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    _refuse_unknown_command(parser, groups, words)
+    parsed, rest = parser.parse_known_args(words)
     # argparse does not take overrides that stand after an option: `sweep smoke --jobs 1 seed=2`
     if options := [text for text in rest if text.startswith("-")]:
-        parsed.parser.error("; ".join(_unknown_option(parsed, option, given) for option in options))
+        parsed.parser.error("; ".join(_unknown_option(parsed, option, words) for option in options))
     if rest and "overrides" not in parsed:
         parsed.parser.error(f"{' '.join(rest)} is more than the command takes")
     if rest:
@@ -68,34 +68,32 @@ def parsers() -> tuple[Parser, dict[str, Any]]:
     parser.add_argument("--version", action="version", version=version)
     groups = {"": parser.add_subparsers(title="commands", metavar="COMMAND", required=True)}
 
-    def add(name: str, command: Command, text: str, results: bool = True, **options: Any) -> argparse.ArgumentParser:
-        group, _, word = name.rpartition(" ")  # `track sync` is the command sync of the group track
+    modules = (running, reading, checking, keeping)  # in the order of `grpolab -h`
+    commands = [value for module in modules for value in vars(module).values() if isinstance(value, Subcommand)]
+    for one in (*commands, _completion):
+        group, _, word = one.name.rpartition(" ")
         if group not in groups:
             title = f"commands: `grpolab {group} -h`"
             groups[group] = groups[""].add_parser(group, help=title).add_subparsers(metavar="COMMAND", required=True)
-        sub = groups[group].add_parser(word, help=text, description=text, allow_abbrev=False, **options)
-        sub.set_defaults(command=command, parser=sub)
-        if results:
-            sub.add_argument("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")
-        return sub
-
-    for commands in (running, reading, checking, keeping):  # in the order of `grpolab -h`
-        commands.add_commands(add)
-    text = 'a script for tab completion: in ~/.bashrc: eval "$(grpolab completion bash)"'
-    add("completion", _completion, text, results=False).add_argument("shell", choices=("bash", "zsh"))
+        sub = groups[group].add_parser(word, help=one.text, description=one.text, allow_abbrev=False, **one.parser)
+        sub.set_defaults(command=one.body, parser=sub)
+        for names, settings in one.options:
+            sub.add_argument(*names, **settings)
     return parser, groups
 
 
+@command(option("shell", choices=("bash", "zsh")))
 def _completion(arguments: argparse.Namespace) -> None:
+    """Print a script for tab completion: in ~/.bashrc: eval "$(grpolab completion bash)"."""
     from grpolab.cli.completion import script
     from grpolab.sweep.help import list_names
 
     say(script(arguments.shell, parsers()[1], available(), list_names()), end="")
 
 
-def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, Any], given: list[str]) -> None:
+def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, Any], words: list[str]) -> None:
     group = ""
-    for word in given[:2]:
+    for word in words[:2]:
         if group not in groups or word.startswith("-"):
             return
         names = groups[group].choices
@@ -104,14 +102,14 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, A
         group = f"{group} {word}".strip()
 
 
-def _unknown_option(parsed: argparse.Namespace, option: str, given: list[str]) -> str:
+def _unknown_option(parsed: argparse.Namespace, option: str, words: list[str]) -> str:
     """Return a sentence with what to write instead."""
     name, _, value = option.partition("=")
     options = re.findall(r"--[a-z-]+", parsed.parser.format_usage())
     if "overrides" in parsed and not any(known.startswith(name) for known in options):
         from grpolab.sweep.help import guess_key
 
-        behind = next((word for word in given[given.index(option) + 1 :] if not word.startswith("-")), "")
+        behind = next((word for word in words[words.index(option) + 1 :] if not word.startswith("-")), "")
         if key := guess_key(name.lstrip("-").replace("-", "_")):
             return f"{name} is no option: settings are written key=value, here {key}={value or behind or '...'}"
     return f"{name} is no option of `{parsed.parser.prog}`{near_matches(name, options)}"

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpolab.cli.common import FAILURE, OK, Add, count
+from grpolab.cli.common import FAILURE, JSON, OK, command, count, flag, option
 from grpolab.errors import RequestError, printable
 from grpolab.paths import project_root
 from grpolab.terminal import say
@@ -21,40 +21,10 @@ if TYPE_CHECKING:
     from grpolab.sweep.plan import Cell
 
 EXCHANGED = ("trl", "verl")  # frameworks whose configs are read and written
-
-
-def add_commands(add: Add) -> None:
-    """lint, import, export, conformance, dialects."""
-    text = "what a run or a study cannot do, or will do unasked, before it trains"
-    lint = add("lint", _lint, text, results=False)
-    lint.add_argument("overrides", nargs="*", metavar="STUDY|FILE|key=value", help="default: the run of conf/")
-    lint.add_argument("--from", dest="framework", choices=EXCHANGED, help="FILE is a config of that framework")
-    add_origin(lint)
-    lint.add_argument("--json", action="store_true")
-    lint.add_argument("--rules", action="store_true", help="print docs/lint.md instead")
-    text = "another framework's config as overrides of ours, and a sentence for each thing that cannot be carried"
-    read = add("import", _import, text, results=False)
-    read.add_argument("file", metavar="FILE", help="a .yaml, .json, .py, .ipynb or .sh as it is; .txt with key=value")
-    read.add_argument("--from", dest="framework", choices=EXCHANGED, required=True)
-    add_origin(read)
-    text = "the fragment of another framework's config that has our run's objective, or the reasons why there is none"
-    write = add("export", _export, text, results=False)
-    write.add_argument("overrides", nargs="*", metavar="key=value")
-    write.add_argument("--to", dest="framework", choices=EXCHANGED, required=True)
-    text = "replay other frameworks' own outputs through our code, and compare loss, gradient and every metric"
-    sub = add("conformance", _conformance, text, results=False)
-    sub.add_argument("path", metavar="PATH", help="archive, folder or .json file (tests/vectors/README.md)")
-    sub.add_argument("--each", action="store_true", help="a line for each variant instead of each framework")
-    sub.add_argument("--json", action="store_true")
-    text = "what sets the frameworks' defaults, modes and metrics apart, as docs/dialects.md"
-    add("dialects", _dialects, text, results=False)
-
-
-def add_origin(command: argparse.ArgumentParser) -> None:
-    """Add the options for what a config file may leave out."""
-    text = "of that framework, whose defaults FILE relies on; default: what FILE fits, the newest first"
-    command.add_argument("--version", metavar="X.Y", help=text)
-    command.add_argument("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")
+FRAMEWORK = {"dest": "framework", "choices": EXCHANGED}
+# What a config file may leave out.
+VERSION = option("--version", metavar="X.Y", help="of that framework; default: what FILE fits, the newest first")
+PROCESSES = option("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")
 
 
 def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
@@ -70,7 +40,14 @@ def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
         say(line, error=True)
 
 
-def _lint(arguments: argparse.Namespace) -> int:
+@command(
+    option("overrides", nargs="*", metavar="STUDY|FILE|key=value", help="default: the run of conf/"),
+    option("--from", **FRAMEWORK, help="FILE is a config of that framework"),
+    *(VERSION, PROCESSES, JSON),
+    flag("--rules", "print docs/lint.md instead"),
+)
+def lint(arguments: argparse.Namespace) -> int:
+    """Say what a run or a study cannot do, or will do unasked, before it trains."""
     from grpolab.settings.task import without_the_hub
 
     if arguments.rules:
@@ -105,7 +82,12 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     return check_run(compose(words))
 
 
-def _import(arguments: argparse.Namespace) -> None:
+@command(
+    option("file", metavar="FILE", help="a .yaml, .json, .py, .ipynb or .sh as it is; .txt with key=value"),
+    *(option("--from", **FRAMEWORK, required=True), VERSION, PROCESSES),
+)
+def import_(arguments: argparse.Namespace) -> None:
+    """Write another framework's config as overrides of ours, and a sentence for each thing that cannot be carried."""
     from grpolab.settings.task import without_the_hub
 
     with without_the_hub():
@@ -117,7 +99,9 @@ def _import(arguments: argparse.Namespace) -> None:
         say(f"default taken: {printable(sentence)}", error=True)
 
 
-def _export(arguments: argparse.Namespace) -> None:
+@command(option("overrides", nargs="*", metavar="key=value"), option("--to", **FRAMEWORK, required=True))
+def export(arguments: argparse.Namespace) -> None:
+    """Write the part of another framework's config that has our run's objective, or the reasons why there is none."""
     from grpolab.readers.exchange import export
     from grpolab.settings.task import without_the_hub
     from grpolab.sweep.compose import Composer
@@ -134,12 +118,17 @@ def _converted(arguments: argparse.Namespace, file: str) -> Converted:
     from grpolab.readers.exchange import convert, read
     from grpolab.sweep.compose import Composer
 
-    given = read(arguments.framework, file)
-    version, processes = arguments.version or given.version, arguments.processes or given.processes
-    return convert(arguments.framework, replace(given, version=version, processes=processes), Composer().compose)
+    config = read(arguments.framework, file)
+    version, processes = arguments.version or config.version, arguments.processes or config.processes
+    return convert(arguments.framework, replace(config, version=version, processes=processes), Composer().compose)
 
 
-def _conformance(arguments: argparse.Namespace) -> int:
+@command(
+    option("path", metavar="PATH", help="archive, folder or .json file (tests/vectors/README.md)"),
+    *(flag("--each", "a line for each variant instead of each framework"), JSON),
+)
+def conformance(arguments: argparse.Namespace) -> int:
+    """Replay other frameworks' own outputs through our code, and compare loss, gradient and every metric."""
     from grpolab.frameworks import conformance
 
     verdicts = list(conformance.replay_archive(Path(arguments.path)))
@@ -153,7 +142,9 @@ def _conformance(arguments: argparse.Namespace) -> int:
     return FAILURE if any(verdict.misses for verdict in verdicts) else OK
 
 
-def _dialects(_arguments: argparse.Namespace) -> None:
+@command()
+def dialects(_arguments: argparse.Namespace) -> None:
+    """Print what sets the frameworks' defaults, modes and metrics apart (docs/dialects.md)."""
     from grpolab.frameworks.dialects_page import page
     from grpolab.sweep.compose import Composer
 

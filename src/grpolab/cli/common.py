@@ -1,10 +1,11 @@
-"""Exit codes, results folder, tracking store and number types that the commands share."""
+"""Declare a command; and what commands share: exit codes, options, number types, results folder and store."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import yaml
 
@@ -13,8 +14,56 @@ from grpolab.paths import Results, project_root
 from grpolab.terminal import visible
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
-Command = Callable[[argparse.Namespace], int | None]  # an exit code; None is OK
-Add = Callable[..., argparse.ArgumentParser]
+Body = Callable[[argparse.Namespace], int | None]  # an exit code; None is OK
+Option = tuple[tuple[str, ...], dict[str, Any]]  # the arguments of `add_argument`
+
+
+GROUPS = ("track", "runs")  # `track_sync` is the command sync of the group track
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """A command of the command line, with its options."""
+
+    name: str
+    text: str  # its help
+    options: tuple[Option, ...]
+    parser: dict[str, Any]  # further arguments of `add_parser`
+    body: Body
+
+
+def command(*options: Option, **parser: Any) -> Callable[[Body], Subcommand]:
+    """Make a command of the function below, which gives it its name, and its docstring as help."""
+
+    def make(body: Body) -> Subcommand:
+        group, _, word = body.__name__.strip("_").partition("_")
+        name = f"{group} {word}" if group in GROUPS else body.__name__.strip("_").replace("_", "-")
+        return Subcommand(name, body.__doc__ or "", options, parser, body)
+
+    return make
+
+
+def option(*names: str, **settings: Any) -> Option:
+    """Return an option or a positional argument."""
+    return names, settings
+
+
+def flag(name: str, help_text: str | None = None) -> Option:
+    """Return an option without a value."""
+    return option(name, action="store_true", help=help_text)
+
+
+def count(text: str) -> int:
+    """Parse a whole number from 1 on, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed: a whole number >= 1")
+    return int(text)
+
+
+RESULTS = option("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")
+STUDY = option("study", metavar="STUDY")
+JSON = flag("--json")
+URI = option("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,30 +85,12 @@ def machine_defaults() -> dict[str, str]:
     return machine
 
 
-def tracking_uri(results: Results, given: str | None) -> str:
-    """Return the given tracking store, or that of conf/run.yaml. Raises RequestError if it cannot be one."""
+def tracking_uri(results: Results, uri: str | None) -> str:
+    """Return this tracking store, or that of conf/run.yaml. Raises RequestError if it cannot be one."""
     from grpolab.run import tracking
 
-    uri = tracking.store_uri(given or machine_defaults()["tracking_uri"], results)
+    uri = tracking.store_uri(uri or machine_defaults()["tracking_uri"], results)
     if uri is None:
         raise RequestError("machine.tracking_uri of conf/run.yaml is empty, so nothing is tracked: give --uri")
     tracking.check_store(uri)
     return uri
-
-
-def count(text: str) -> int:
-    """Parse a whole number from 1 on, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed: a whole number >= 1")
-    return int(text)
-
-
-def seeds(text: str) -> list[int]:
-    """Parse seeds for argparse: `3` is 0, 1, 2; `3,4,5` is a list."""
-    from grpolab.sweep.schema import MOST_SEEDS
-
-    parts = text.rstrip(",").split(",")
-    whole = all(part.isdecimal() and int(part) < 2**63 for part in parts)
-    if not whole or len(set(parts)) < len(parts) or text == "0" or ("," not in text and int(text) > MOST_SEEDS):
-        raise argparse.ArgumentTypeError(f"{text} is not allowed: how many seeds, or a list of different ones: 3,4,5")
-    return [int(part) for part in parts] if "," in text else list(range(int(text)))

@@ -1,4 +1,4 @@
-"""Commands that keep results in order: export, track, prune, import."""
+"""Commands that keep results in order: figures' tables, the committed outcome, the tracking store, run folders."""
 
 from __future__ import annotations
 
@@ -6,39 +6,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from grpolab.cli.common import FAILURE, OK, Add, results_of, tracking_uri
+from grpolab.cli.common import FAILURE, JSON, OK, RESULTS, URI, command, flag, option, results_of, tracking_uri
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.records import read_plan
 from grpolab.study_names import planned_name
 from grpolab.terminal import say
 
-
-def add_commands(add: Add) -> None:
-    """geometry, export-reference, track sync, track verify, prune-runs, runs import."""
-    add("geometry", _geometry, "write the tables behind the analytic figures")
-    export = add("export-reference", _export_reference, "keep a study's outcome in results/reference/")
-    export.add_argument(
-        "study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY", help=f"default: {REFERENCE_STUDY}"
-    )
-    export.add_argument("--append", action="store_true", help="add its finished seeds to what is there")
-    sync = add("track sync", _track_sync, "bring the tracking store up to date with the run folders, or make it anew")
-    sync.add_argument(
-        "--rebuild", action="store_true", help="set the store aside and make it anew from the run folders"
-    )
-    verify = add("track verify", _track_verify, "compare the tracking store with the run folders; writes nothing")
-    verify.add_argument("--json", action="store_true")
-    for track in (sync, verify):
-        track.add_argument("study", nargs="?", metavar="STUDY", help="default: every planned study")
-        track.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
-    prune = add("prune-runs", _prune_runs, "delete run folders that no planned study and no study file asks for")
-    prune.add_argument("--dry-run", action="store_true", help="only list them")
-    prune.add_argument("--yes", action="store_true", help="do not ask")
-    take = add("runs import", _runs_import, "copy the finished runs of another results folder, each checked")
-    take.add_argument("folder", metavar="FOLDER", type=Path, help="a results folder")
+TRACKED_STUDY = option("study", nargs="?", metavar="STUDY", help="default: every planned study")
 
 
-def _geometry(arguments: argparse.Namespace) -> None:
+@command(RESULTS)
+def geometry(arguments: argparse.Namespace) -> None:
+    """Write the tables behind the analytic figures."""
     from grpolab.studies import drawing
 
     results = results_of(arguments)
@@ -48,7 +28,13 @@ def _geometry(arguments: argparse.Namespace) -> None:
     say(f"{results.geometry}\n{results.surface}")
 
 
-def _export_reference(arguments: argparse.Namespace) -> None:
+@command(
+    RESULTS,
+    option("study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY", help=f"default: {REFERENCE_STUDY}"),
+    flag("--append", "add its finished seeds to what is there"),
+)
+def export_reference(arguments: argparse.Namespace) -> None:
+    """Keep a study's outcome in results/reference/."""
     from grpolab.report import screen
     from grpolab.report.export import export_reference
 
@@ -59,7 +45,9 @@ def _export_reference(arguments: argparse.Namespace) -> None:
         say(file)
 
 
-def _track_sync(arguments: argparse.Namespace) -> int:
+@command(RESULTS, TRACKED_STUDY, URI, flag("--rebuild", "set the store aside and make it anew from the run folders"))
+def track_sync(arguments: argparse.Namespace) -> int:
+    """Bring the tracking store up to date with the run folders, or make it anew."""
     from grpolab.run import tracking
     from grpolab.studies import drawing
 
@@ -76,7 +64,9 @@ def _track_sync(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _track_verify(arguments: argparse.Namespace) -> int:
+@command(RESULTS, TRACKED_STUDY, URI, JSON)
+def track_verify(arguments: argparse.Namespace) -> int:
+    """Compare the tracking store with the run folders; write nothing."""
     from grpolab.run import tracking
 
     tracked = _tracked(arguments)
@@ -99,11 +89,12 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     return results, uri, [study]
 
 
-def _prune_runs(arguments: argparse.Namespace) -> None:
+@command(RESULTS, flag("--dry-run", "only list them"), flag("--yes", "do not ask"))
+def prune_runs(arguments: argparse.Namespace) -> None:
+    """Delete run folders that no planned study and no study file asks for."""
     from grpolab.sweep.housekeeping import prune
 
     asks = not (arguments.dry_run or arguments.yes)
-    results = results_of(arguments)
     if arguments.dry_run and arguments.yes:
         raise RequestError("--dry-run and --yes exclude each other")
     if asks and not sys.stdin.isatty():
@@ -112,10 +103,12 @@ def _prune_runs(arguments: argparse.Namespace) -> None:
     def consent(question: str) -> bool:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes") if asks else bool(arguments.yes)
 
-    prune(results, consent)
+    prune(results_of(arguments), consent)
 
 
-def _runs_import(arguments: argparse.Namespace) -> int:
+@command(RESULTS, option("folder", metavar="FOLDER", type=Path, help="a results folder"))
+def runs_import(arguments: argparse.Namespace) -> int:
+    """Copy the finished runs of another results folder, each checked."""
     from grpolab.sweep.housekeeping import import_runs
 
     return OK if import_runs(arguments.folder, results_of(arguments)) else FAILURE

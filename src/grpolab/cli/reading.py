@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING
 
 from grpolab.cli.common import (
     FAILURE,
+    JSON,
     OK,
+    RESULTS,
     UNDECIDED,
-    Add,
+    URI,
+    command,
     count,
+    flag,
     machine_defaults,
+    option,
     results_of,
     tracking_uri,
 )
@@ -32,58 +37,18 @@ if TYPE_CHECKING:
 
 LOGS = ("trl", "verl", "roll")
 SOURCES = ("trl", "verl", "mlflow", "wandb-export")
+STUDY_HERE = option("study", nargs="?", metavar="STUDY", help="default: the collection that is planned here")
 
 
-def add_commands(add: Add) -> None:
-    """status, figures, report, compare, ui, show, diff, vocabulary, diagnose."""
-    status = add("status", _status, "how far the cells of a study are")
-    status.add_argument("study", nargs="?", metavar="STUDY")
-    status.add_argument("--json", action="store_true")
-    for name, command, text in (
-        ("figures", _figures, "draw a study's figures and tables; trains nothing"),
-        ("report", _report, "draw a study's figures and tables and write its report; trains nothing"),
-        ("ui", _ui, "MLflow's pages, with a link to the study's charts"),
-    ):
-        sub = add(name, command, text)
-        shown = "STUDY|FOLDER" if name == "report" else "STUDY"
-        several = "*" if name == "report" else "?"
-        help_text = "default: the collection that is planned here"
-        sub.add_argument("study", nargs=several, metavar=shown, help=help_text)
-        if name == "report":
-            sub.epilog = "with --from: curves, differences and stability of runs that others made, found in folders"
-            sub.add_argument("--from", dest="source", choices=SOURCES, help="FOLDERs hold logs; mlflow: its database")
-            text = "an arm and its folders; default: by configs, names or folders (repeatable)"
-            sub.add_argument("--arm", action="append", default=[], metavar="NAME=FOLDER,...", help=text)
-            sub.add_argument("--baseline", metavar="ARM", help="with --from: default the first arm")
-            sub.add_argument("--out", type=Path, metavar="DIR", help="with --from: default results/imported/NAME")
-            sub.add_argument("--brief", action="store_true", help="print its first screen, and write nothing")
-        if name == "figures":
-            sub.add_argument("--seeds", action="store_true", help="a thin line for each seed too")
-        if name == "ui":
-            sub.add_argument("--port", type=count, default=5000)
-            sub.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
-    compare = add("compare", _compare, "whether what was swept here agrees with another outcome, with intervals")
-    compare.epilog = "exit code: 0 all is bit-equal or agrees within its margin, 1 something differs, 3 neither is sure"
-    compare.add_argument("folder", metavar="FOLDER", type=Path, help="results/reference, or another results folder")
-    compare.add_argument("study", nargs="?", metavar="STUDY", help="default: every study that both know")
-    show = add("show", _show, "completions of a run with rewards, advantages, ratios and clip marks")
-    show.add_argument("run", metavar="RUN", help="signature, the beginning of one, or a run folder")
-    show.add_argument("--step", type=int, metavar="N", help="rollout step; default: the last that was kept")
-    show.add_argument("--prompts", type=count, default=2, metavar="N", help="prompts to show")
-    diff = add("diff", _diff, "settings in which two runs differ, and the paired effect where a study compares them")
-    diff.add_argument("runs", nargs=2, metavar="RUN")
-    add("vocabulary", _vocabulary, "every metric, tag and outcome with its meaning, as Markdown", results=False)
-    diagnose = add("diagnose", _diagnose, "why a run looks the way it does: causes with evidence, and what is normal")
-    diagnose.add_argument(
-        "run", metavar="RUN|FILE", help="signature, the beginning of one, run folder, MLflow run id; a log, its folder"
-    )
-    text = "FILE is its log: trainer_state.json, .csv, .jsonl or a console's; default: by the names in it"
-    diagnose.add_argument("--from", dest="framework", choices=LOGS, help=text)
-    diagnose.add_argument("--uri", help="RUN is in this tracking store; default: machine.tracking_uri of conf/run.yaml")
-    diagnose.add_argument("--json", action="store_true")
+def _study_of(study: str | None, results: Results) -> str:
+    from grpolab.report.plans import default_study
+
+    return planned_name(results, study) if study else default_study(results)
 
 
-def _status(arguments: argparse.Namespace) -> None:
+@command(RESULTS, option("study", nargs="?", metavar="STUDY"), JSON)
+def status(arguments: argparse.Namespace) -> None:
+    """Say how far the cells of a study are."""
     from grpolab.sweep.ledger import describe_status, status
 
     results = results_of(arguments)
@@ -104,30 +69,44 @@ def _status(arguments: argparse.Namespace) -> None:
             say(f"  damaged runs are left out: `grpolab sweep {name} --retry-failed` trains them anew")
 
 
-def _figures(arguments: argparse.Namespace) -> None:
+@command(RESULTS, STUDY_HERE, flag("--seeds", "a thin line for each seed too"))
+def figures(arguments: argparse.Namespace) -> None:
+    """Draw a study's figures and tables; train nothing."""
     from grpolab.report import page
     from grpolab.studies import drawing
 
     results = results_of(arguments)
     drawing.ensure_geometry(results)
-    for path in page.draw(results, _study_of(arguments, results), arguments.seeds):
+    for path in page.draw(results, _study_of(arguments.study, results), arguments.seeds):
         say(path)
 
 
-def _report(arguments: argparse.Namespace) -> None:
+@command(
+    RESULTS,
+    option("study", nargs="*", metavar="STUDY|FOLDER", help="default: the collection that is planned here"),
+    option("--from", dest="source", choices=SOURCES, help="FOLDERs hold logs; mlflow: its database"),
+    option(
+        "--arm", action="append", default=[], metavar="NAME=FOLDER,...", help="repeatable; default: by config or name"
+    ),
+    option("--baseline", metavar="ARM", help="with --from: default the first arm"),
+    option("--out", type=Path, metavar="DIR", help="with --from: default results/imported/NAME"),
+    flag("--brief", "print its first screen, and write nothing"),
+    epilog="with --from: curves, differences and stability of runs that others made, found in folders",
+)
+def report(arguments: argparse.Namespace) -> None:
+    """Draw a study's figures and tables and write its report; train nothing."""
     from grpolab.run import tracking
 
     if arguments.source:
         _report_of_others(arguments)
         return
-    for option in ("arm", "baseline", "out"):
-        if getattr(arguments, option):
-            raise RequestError(f"--{option} needs --from, which is one of {', '.join(SOURCES)}")
+    for name in ("arm", "baseline", "out"):
+        if getattr(arguments, name):
+            raise RequestError(f"--{name} needs --from, which is one of {', '.join(SOURCES)}")
     if len(arguments.study) > 1:
         raise RequestError(f"STUDY={' '.join(arguments.study)}: one study, or --from with folders")
-    arguments.study = arguments.study[0] if arguments.study else None
     results = results_of(arguments)
-    study = _study_of(arguments, results)
+    study = _study_of(next(iter(arguments.study), None), results)
     if arguments.brief:
         from grpolab.report.screen import screen
 
@@ -152,25 +131,21 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
 
     if arguments.brief:
         raise RequestError("--brief is of studies: --from writes a report")
-    folders_of_arms = dict(map(_arm, arguments.arm))
-    folders = list(dict.fromkeys(arguments.study)) or [
-        folder for folders in folders_of_arms.values() for folder in folders
-    ]
+    arms = dict(map(_arm, arguments.arm))
+    of_arms = list(chain(*arms.values()))
+    folders = list(dict.fromkeys(arguments.study)) or of_arms
     if not folders:
         raise RequestError(f"--from={arguments.source} needs FOLDERs with the logs of runs, or --arm")
-    if folders_of_arms and (outside := set(folders).symmetric_difference(chain(*folders_of_arms.values()))):
+    if arms and (outside := set(folders).symmetric_difference(of_arms)):
         raise RequestError(f"FOLDER={', '.join(sorted(outside))} is not in exactly one --arm, or is named besides them")
     results = results_of(arguments)
     if arguments.source == "mlflow":
         runs, notes = _mlflow_runs(folders)
     else:
-        framework = arguments.source if arguments.source in LOGS else None
-        runs, notes = other_runs.find_runs(framework, folders)
-    name = arguments.out.name if arguments.out else Path(folders[0]).resolve().stem
-    output = arguments.out or results.root / "imported" / name
-    report = other_runs.write_report(results, name, runs, notes, folders_of_arms, arguments.baseline, output)
-    say(report.with_suffix(".html"))
-    say(report)
+        runs, notes = other_runs.find_runs(arguments.source if arguments.source in LOGS else None, folders)
+    output = arguments.out or results.root / "imported" / Path(folders[0]).resolve().stem
+    report = other_runs.write_report(results, runs, notes, arms, arguments.baseline, output)
+    say(f"{report.with_suffix('.html')}\n{report}")
 
 
 def _arm(text: str) -> tuple[str, list[str]]:
@@ -213,13 +188,24 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
     return runs, [f"{len(refused)} of its runs left out: {refused[0]}"] if refused else []
 
 
-def _study_of(arguments: argparse.Namespace, results: Results) -> str:
-    from grpolab.report.plans import default_study
+@command(RESULTS, STUDY_HERE, option("--port", type=count, default=5000), URI)
+def ui(arguments: argparse.Namespace) -> None:
+    """Open MLflow's pages, with a link to the study's charts."""
+    from grpolab.run.tracking import ui
 
-    return planned_name(results, arguments.study) if arguments.study else default_study(results)
+    results = results_of(arguments)
+    study = _study_of(arguments.study, results)
+    ui.serve(results, tracking_uri(results, arguments.uri), study, arguments.port)
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+@command(
+    RESULTS,
+    option("folder", metavar="FOLDER", type=Path, help="results/reference, or another results folder"),
+    option("study", nargs="?", metavar="STUDY", help="default: every study that both know"),
+    epilog="exit code: 0 all is bit-equal or agrees within its margin, 1 something differs, 3 neither is sure",
+)
+def compare(arguments: argparse.Namespace) -> int:
+    """Compare what was swept here with another outcome, with intervals."""
     from grpolab.report.compare import AGREES, DIFFERS, compare
 
     results = results_of(arguments)
@@ -228,33 +214,43 @@ def _compare(arguments: argparse.Namespace) -> int:
     return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, UNDECIDED)
 
 
-def _ui(arguments: argparse.Namespace) -> None:
-    from grpolab.run.tracking import ui
-
-    results = results_of(arguments)
-    study = _study_of(arguments, results)
-    ui.serve(results, tracking_uri(results, arguments.uri), study, arguments.port)
-
-
-def _show(arguments: argparse.Namespace) -> None:
+@command(
+    RESULTS,
+    option("run", metavar="RUN", help="signature, the beginning of one, or a run folder"),
+    option("--step", type=int, metavar="N", help="rollout step; default: the last that was kept"),
+    option("--prompts", type=count, default=2, metavar="N", help="prompts to show"),
+)
+def show(arguments: argparse.Namespace) -> None:
+    """Show completions of a run with rewards, advantages, ratios and clip marks."""
     from grpolab.report import inspect
 
     say(inspect.show(results_of(arguments), arguments.run, arguments.step, arguments.prompts))
 
 
-def _diff(arguments: argparse.Namespace) -> None:
+@command(RESULTS, option("runs", nargs=2, metavar="RUN"))
+def diff(arguments: argparse.Namespace) -> None:
+    """Show the settings in which two runs differ, and the paired effect where a study compares them."""
     from grpolab.report import inspect
 
     say(inspect.diff(results_of(arguments), *arguments.runs))
 
 
-def _vocabulary(_arguments: argparse.Namespace) -> None:
+@command()
+def vocabulary(_arguments: argparse.Namespace) -> None:
+    """Print every metric, tag and outcome with its meaning, as Markdown."""
     from grpolab.meanings import page
 
     say(page(), end="")
 
 
-def _diagnose(arguments: argparse.Namespace) -> None:
+@command(
+    RESULTS,
+    option("run", metavar="RUN|FILE", help="signature or its beginning, run folder, MLflow run id; a log, its folder"),
+    option("--from", dest="framework", choices=LOGS, help="FILE is its log; default: by the names in it"),
+    *(URI, JSON),
+)
+def diagnose(arguments: argparse.Namespace) -> None:
+    """Explain why a run looks the way it does: causes with evidence, and what is normal."""
     from grpolab.doctor import page
 
     diagnosis = _diagnosis(arguments)
@@ -263,9 +259,8 @@ def _diagnose(arguments: argparse.Namespace) -> None:
 
 def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     """Diagnose a log, a trainer's folder, a run folder, or a run of the tracking store."""
-    from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, examine
+    from grpolab.doctor import diagnose, diagnose_log, examine
     from grpolab.report import inspect
-    from grpolab.run import tracking
 
     name, place = arguments.run, Path(arguments.run)
     if place.is_dir() and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
@@ -283,6 +278,10 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
         except RequestError:
             if len(name) != 32 or not results.store.is_file():  # an MLflow run id has 32 hex digits
                 raise
+    from grpolab.doctor.evidence import to_evidence
+    from grpolab.readers.logs import read_rows
+    from grpolab.run import tracking
+
     uri = tracking_uri(results, arguments.uri)
     tracking.set_environment()
     from grpolab.run.tracking.store import read_run
@@ -290,4 +289,4 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     # An MLflow run: by its folder if it is ours and here, else by the metrics in the store.
     tags, rows = read_run(uri, name)
     folder = results.run(tags["signature"]) if "signature" in tags else None
-    return diagnose(folder) if folder and folder.is_dir() else diagnose_rows(name, rows)
+    return diagnose(folder) if folder and folder.is_dir() else examine(to_evidence(read_rows(name, rows)))

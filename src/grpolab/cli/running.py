@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 from grpolab.cli.checking import warn
-from grpolab.cli.common import OK, Add, count, results_of, seeds
+from grpolab.cli.common import OK, RESULTS, STUDY, command, count, flag, option, results_of
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root
 from grpolab.terminal import say
@@ -19,48 +19,32 @@ if TYPE_CHECKING:
     from grpolab.sweep.plan import Cell
 
 
-def add_commands(add: Add) -> None:
-    """train, sweep, register, tune."""
-    text = "train one run with Hydra overrides; -m: every combination"
-    train = add("train", _train, text, results=False, add_help=False)
-    train.add_argument("-h", "--help", action="store_true", dest="page")
-    train.add_argument("-m", "--multirun", action="store_true")
-    train.add_argument("--name", default="adhoc")
-    train.add_argument("overrides", nargs="*", metavar="key=value")
+def _seeds(text: str) -> list[int]:
+    """Parse seeds for argparse: `3` is 0, 1, 2; `3,4,5` is a list."""
+    from grpolab.sweep.schema import MOST_SEEDS
 
-    sweep = add("sweep", _sweep, "run a study of experiments/: train what is missing, and track it", results=False)
-    sweep.add_argument("study", metavar="STUDY")
-    sweep.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every cell")
-    sweep.add_argument("--seeds", type=seeds, metavar="N", help="seeds 0 to N-1, or a list: 3,4,5; 2010, is one seed")
-    text = "look at its hypotheses after 5, 10, 15, 20 seeds (`looks:`), and add seeds only for what is open"
-    sweep.add_argument("--until-decided", action="store_true", help=text)
-    sweep.add_argument("--max-seeds", type=count, metavar="N", help="with --until-decided: the look to end with")
-    text = "train what has a committed outcome too, and say whether it comes out the same"
-    sweep.add_argument("--repeat", action="store_true", help=text)
-
-    text = "write down a study's hypotheses, and the seeds that will decide them, before these are run"
-    register = add("register", _register, text)
-    register.add_argument("study", metavar="STUDY")
-    register.add_argument("--seeds", type=seeds, metavar="LIST", help="seeds that will decide, e.g. 2000,2001,2002")
-
-    text = "look for the best values of each arm of a study, with equal budgets (`tuning:` in its file)"
-    tune = add("tune", _tune, text, results=False)
-    tune.add_argument("study", metavar="STUDY")
-    tune.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every trial")
-
-    for command in (train, sweep, tune):
-        command.add_argument("--jobs", type=count, metavar="N", help="workers; default: one per core, or per GPU")
-    for command in (train, sweep):
-        command.add_argument("--retry-failed", action="store_true", help="run failed cells again; their error is kept")
-        command.add_argument("--json-lines", action="store_true", help="one JSON object per event, for programs")
-    tune.add_argument(
-        "--storage",
-        metavar="URI",
-        help="a database: sqlite:///FILE (default: in the results), postgresql://..., mysql://...",
-    )
+    parts = text.rstrip(",").split(",")
+    whole = all(part.isdecimal() and int(part) < 2**63 for part in parts)
+    if not whole or len(set(parts)) < len(parts) or text == "0" or ("," not in text and int(text) > MOST_SEEDS):
+        raise argparse.ArgumentTypeError(f"{text} is not allowed: how many seeds, or a list of different ones: 3,4,5")
+    return [int(part) for part in parts] if "," in text else list(range(int(text)))
 
 
-def _train(arguments: argparse.Namespace) -> int:
+OVERRIDES = option("overrides", nargs="*", metavar="key=value", help="Hydra overrides, of a study for every run")
+JOBS = option("--jobs", type=count, metavar="N", help="workers; default: one per core, or per GPU")
+RETRY_FAILED = flag("--retry-failed", "run failed cells again; their error is kept")
+JSON_LINES = flag("--json-lines", "one JSON object per event, for programs")
+
+
+@command(
+    option("-h", "--help", action="store_true", dest="page"),
+    option("-m", "--multirun", action="store_true"),
+    option("--name", default="adhoc"),
+    *(OVERRIDES, JOBS, RETRY_FAILED, JSON_LINES),
+    add_help=False,
+)
+def train(arguments: argparse.Namespace) -> int:
+    """Train one run with Hydra overrides; with -m every combination."""
     from grpolab.sweep.compose import compose
     from grpolab.sweep.help import help_text
 
@@ -69,7 +53,7 @@ def _train(arguments: argparse.Namespace) -> int:
         return OK
     from grpolab.lint.rules import check_run
     from grpolab.lint.study_rules import check_plans
-    from grpolab.sweep.multirun import cell_of, expand_multirun
+    from grpolab.sweep.plan import cell_of, expand_multirun
 
     overrides, name = arguments.overrides, arguments.name
     with _output(arguments.json_lines):
@@ -79,18 +63,26 @@ def _train(arguments: argparse.Namespace) -> int:
             plan = expand_multirun(overrides, name)
             warn(check_plans([plan]), plan.cells)
             return sweep([plan], arguments.jobs, retry_failed=arguments.retry_failed)
-        from grpolab.run import follower, parallel
+        from grpolab.run import parallel
         from grpolab.studies.train import train
 
         settings = compose(overrides)
         cell = cell_of(settings, overrides)
         if rank := parallel.rank():  # of torchrun's; the first process does the rest
-            return follower.follow(cell.settings, Results.open(settings.machine.results), rank)
+            return parallel.follow(cell.settings, Results.open(settings.machine.results), rank)
         warn(check_run(settings), [cell])
         return train(cell, name, overrides)
 
 
-def _sweep(arguments: argparse.Namespace) -> int:
+@command(
+    *(STUDY, OVERRIDES, JOBS, RETRY_FAILED, JSON_LINES),
+    option("--seeds", type=_seeds, metavar="N", help="seeds 0 to N-1, or a list: 3,4,5; 2010, is one seed"),
+    flag("--until-decided", "look after 5, 10, 15, 20 seeds (`looks:`), and add seeds for hypotheses that are open"),
+    option("--max-seeds", type=count, metavar="N", help="with --until-decided: the look to end with"),
+    flag("--repeat", "train what has a committed outcome too, and say whether it comes out the same"),
+)
+def sweep(arguments: argparse.Namespace) -> int:
+    """Run a study of experiments/: train what is missing, and track it."""
     from grpolab.lint.study_rules import check_plans
     from grpolab.studies.looks import Looks
     from grpolab.studies.sweep import sweep
@@ -114,7 +106,16 @@ def _sweep(arguments: argparse.Namespace) -> int:
         return sweep(planned, arguments.jobs, retry_failed=retry, repeat=repeat, looks=looks)
 
 
-def _register(arguments: argparse.Namespace) -> None:
+def _output(as_events: bool) -> AbstractContextManager[None]:
+    """Return a context in which the output is events for a program, or as usual."""
+    from grpolab.sweep.progress import json_lines
+
+    return json_lines() if as_events else nullcontext()
+
+
+@command(RESULTS, STUDY, option("--seeds", type=_seeds, metavar="LIST", help="that will decide, e.g. 2000,2001,2002"))
+def register(arguments: argparse.Namespace) -> None:
+    """Write down a study's hypotheses, and the seeds that will decide them, before these are run."""
     from grpolab.studies.register import register_study
     from grpolab.sweep.plan import plans
 
@@ -124,14 +125,11 @@ def _register(arguments: argparse.Namespace) -> None:
     say(f"commit {file} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
 
 
-def _output(as_events: bool) -> AbstractContextManager[None]:
-    """Return a context in which the output is events for a program, or as usual."""
-    from grpolab.sweep.progress import json_lines
-
-    return json_lines() if as_events else nullcontext()
-
-
-def _tune(arguments: argparse.Namespace) -> int:
+@command(
+    STUDY, OVERRIDES, JOBS, option("--storage", metavar="URI", help="of the trials; default: SQLite in the results")
+)
+def tune(arguments: argparse.Namespace) -> int:
+    """Look for the best values of each arm of a study, with equal budgets (`tuning:` in its file)."""
     from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
     from grpolab.sweep.tuning.command import tune
     from grpolab.sweep.tuning.settings import tuned_file

@@ -1,18 +1,28 @@
-"""Causes of a breakdown of training: no clip, or a term that outgrows the rest. `decline.py` has the policy's side."""
+"""Causes of a breakdown: no clip, a term that outgrows the rest, or a policy that loses entropy, length or skill."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from grpolab.doctor.causes import Finding, Symptom, certain, likely, say_change
-from grpolab.doctor.evidence import REWARD, STILL_REACH, USUAL_RANGE, Evidence, median
+from grpolab.doctor.causes import Finding, certain, likely, possible, rule, say_change
+from grpolab.doctor.evidence import (
+    HALF,
+    REWARD,
+    STILL_REACH,
+    TRUNCATED,
+    USUAL_RANGE,
+    Evidence,
+    median,
+    neighbour_noise,
+    trend,
+)
 from grpolab.doctor.first_pass import ratio_is_off
+from grpolab.doctor.ratio_is_one import constant_reward
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import column
-from grpolab.report.text import count, number, percent
-from grpolab.vocabulary import counterfactual
-
-BREAKDOWN = Symptom("Why does training break down, or go nowhere?")
+from grpolab.report.scores import final_score
+from grpolab.report.text import begun, count, number, percent
+from grpolab.vocabulary import DIVERGED, counterfactual
 
 UNCLIPPED = "ratio"  # the `kernel` that is the surrogate without a clip
 KL_HUGE = 10.0  # nat per token: a mean of exp(difference), which a few tokens make
@@ -22,6 +32,16 @@ GRADIENT_GROWTH = 10.0
 KL_DOMINATES = 10.0  # beta times KL, in advantages (which are about 1)
 CELL_RATIO = 5.0  # of a token with A < 0: the clip would have let a token with A > 0 go at 1.2
 CELL_SHARE = 0.2  # of the updates
+ENTROPY_HALVED = 0.5  # of the start: enough where a setting asks for it
+THIRD, LONGER = 1 / 3, 2.0  # parts of a run that are compared, and the length of the last over that of the first
+SPREAD_GONE = 0.1  # of the standard deviation at the start
+# Measure of the distance of sampler and trainer -> what precision alone makes of it: the largest difference in nat, its
+# mean, a KL, and the mean difference in probability.
+GAPS = {"gap/mean": 0.02, "gap/kl": 5e-3, "gap/probability": 0.02, "gap/sampler_trainer": 0.1}
+GAP_GROWTH = 5.0  # the last over the first
+MUST_BE_FINITE = ("loss", "grad_norm", "kl_ref/k3", "entropy/behaviour", REWARD, "ratio/token_max")
+LASTS = 2  # rows: one row may be a gradient that mixed precision skipped
+LOST = 0.9  # share of the start that is nearly all of it: small batches alone can cost three quarters
 
 
 def describe_fall(run: Evidence) -> str | None:
@@ -48,14 +68,10 @@ def believable_fall(run: Evidence) -> float:
     metric, score = run.score
     if metric != REWARD:
         return Thresholds.collapse_drop
-    return 3 * float(np.std(np.diff(score))) / np.sqrt(2) if len(score) > 2 else np.inf
+    return 3 * neighbour_noise(score)
 
 
-@BREAKDOWN.cause(
-    "Nothing is clipped although the batch is reused and ratios go far from 1: the policy was driven away from the one"
-    " that sampled.",
-    "Use a clip range that acts (epsilon=0.2), take fewer iterations, or a smaller learning rate.",
-)
+@rule
 def unclipped(run: Evidence) -> Finding | None:
     """No clip acts on a reused batch, ratios leave the usual range, and what the policy could do was lost.
 
@@ -76,25 +92,20 @@ def unclipped(run: Evidence) -> Finding | None:
             return None
     usual = USUAL_RANGE["token"]
     would = column(run.later, counterfactual("token", usual))
+    off = (
+        f"on used batches the ratio is off 1 by {number(median(reach))} (median over {count(len(reach), 'update')}), at"
+        f" most by {number(run.farthest)}"
+    )
     return likely(
         f"kernel={UNCLIPPED}: it has no clip" if has_no_clip else "no token was clipped in any update",
         fall,
-        f"on used batches the ratio is off 1 by {number(median(reach))} (median over {count(len(reach), 'update')}), at"
-        f" most by {number(run.farthest)}"
-        if len(reach)
-        else f"the largest ratio of a token is {number(farthest)}",
+        off if len(reach) else f"the largest ratio of a token is {number(farthest)}",
         f"a range of {usual:g} would have clipped {percent(float(would.mean()))} of the tokens" if len(would) else "",
-        remedy="Use a kernel with a clip range (kernel=clipped, epsilon=0.2), take fewer iterations, or a smaller"
-        " learning rate."
-        if has_no_clip
-        else "",
+        side="by kernel" if has_no_clip else "",
     )
 
 
-@BREAKDOWN.cause(
-    "The KL term overflows: the penalty outweighs every advantage, and what is learned is the KL.",
-    "Clamp the KL's input, or use another estimator (k1, k2).",
-)
+@rule
 def kl_overflow(run: Evidence) -> Finding | None:
     """The KL to the reference is huge, and the penalty outweighs every advantage."""
     beta = run.setting("beta", 1)  # of a log without settings: the KL has to be huge anyway
@@ -102,16 +113,6 @@ def kl_overflow(run: Evidence) -> Finding | None:
     if not worst > KL_HUGE or not beta * worst > KL_DOMINATES:
         return None
     step = int(run.updates.loc[run.updates["kl_ref/k3"].idxmax(), "rollout_step"])
-    says = "The KL term overflows: a few tokens that the reference finds far likelier dominate the penalty."
-    remedy = "Clamp the KL's input, or use another estimator (k1, k2) or a smaller beta."
-    if usual > KL_FAR:
-        says = (
-            "The KL term overflows: the whole policy is far from its reference; the penalty outweighs all advantages."
-        )
-        remedy = (
-            "Take a smaller learning rate or fewer iterations, and check which reference it is; then clamp the KL's"
-            " input, or use another estimator (k1, k2)."
-        )
     penalty = f": times beta={beta:g} that is {number(beta * worst)}, where advantages are about 1"
     is_weighted = "beta" in run.settings  # else nobody knows what the KL does to the loss
     return (certain if is_weighted else likely)(
@@ -119,56 +120,38 @@ def kl_overflow(run: Evidence) -> Finding | None:
         f"{penalty if is_weighted else ''}",
         f"its median is {number(usual)}",
         f"the loss reached {number(run.largest('loss'))}",
-        says=says,
-        remedy=remedy,
+        side="whole policy" if usual > KL_FAR else "few tokens",
     )
 
 
-@BREAKDOWN.cause(
-    "The KL to the reference exploded: the policy is another one than it was, and nothing holds it.",
-    "Take a smaller learning rate, a KL penalty or a larger beta, and check that the reference is the model that"
-    " training began with (the base under a LoRA adapter, no merged or other checkpoint).",
-)
+@rule
 def kl_explosion(run: Evidence) -> Finding | None:
     """The typical KL of the second half is more than a nat per token, and it did not begin there.
 
     One nat: under the reference a token is on average e times less likely. Single rows say nothing, since k3 is an
     exponential that one token can make large.
     """
-    divergence = run.values("kl_ref/k3")
+    divergence, beta = run.values("kl_ref/k3"), run.setting("beta")
     end = median(divergence[len(divergence) // 2 :])
     if len(divergence) < COURSE or not end > KL_FAR or not divergence[0] < end / 2:
         return None
-    says = remedy = ""
-    if "beta" in run.settings:
-        beta = run.setting("beta")
-        held = f"the penalty does not hold it (beta={beta:g})" if beta else "no penalty holds it (beta=0)"
-        says = f"The KL to the reference exploded: the policy is another one than it was, and {held}."
-        remedy = (
-            f"Take a smaller learning rate or a {'larger beta' if beta else 'KL penalty (beta above 0)'}, and check"
-            " that the reference is the model that training began with."
-        )
     return likely(
         f"{say_change('the KL to the reference', (float(divergence[0]), end))} nat per token (median of the second"
         f" half), and at most {number(float(divergence.max()))}",
         f"it was above 1 first in row {int(np.argmax(divergence > KL_FAR))} of {count(len(divergence), 'row')}",
         _say_rate(run),
-        says=says,
-        remedy=remedy,
+        side="" if "beta" not in run.settings else "weak penalty" if beta else "no penalty",
+        beta=beta,
     )
 
 
-@BREAKDOWN.cause(
-    "The gradient keeps growing.",
-    "Take a smaller learning rate, clip the gradient (max_grad_norm), and look for what scales the loss: a reward whose"
-    " size grows, a sum over tokens, a penalty that outgrew the rest.",
-)
+@rule
 def gradient_explosion(run: Evidence) -> Finding | None:
     """The typical gradient norm of the last fifth is ten times that of the first, where the reward did not rise.
 
     Where it did it is a hundred times: growth that goes with learning is less.
     """
-    norms = run.values("grad_norm")
+    norms, limit = run.values("grad_norm"), run.setting("max_grad_norm", np.inf)
     fifth = len(norms) // 5
     if fifth < 2 or not np.isfinite(norms).all():
         return None
@@ -176,17 +159,13 @@ def gradient_explosion(run: Evidence) -> Finding | None:
     before, after = run.ends(REWARD, 0.2)
     if not 0 < start * GRADIENT_GROWTH ** (2 if after > before else 1) < end:
         return None
-    limit = run.setting("max_grad_norm", np.inf)
-    clipped = (
-        f"It is clipped already (max_grad_norm={limit:g}), so look for what scales the loss: a reward whose size grows,"
-        " a sum over tokens, a penalty that outgrew the rest; or take a smaller learning rate."
-    )
     return likely(
         f"the gradient norm grew from {number(start)} to {number(end)} (medians of the first and the last fifth), and"
         f" at most {number(float(norms.max()))}",
         say_change("the mean reward", (before, after)),
         _say_rate(run),
-        remedy=clipped if end > limit else "",
+        side="clipped already" if end > limit else "",
+        limit=limit,
     )
 
 
@@ -197,10 +176,7 @@ def _say_rate(run: Evidence) -> str:
     return f"the learning rate is {number(run.peak_rate)} at most{'' if run.framework == 'grpolab' else usual}"
 
 
-@BREAKDOWN.cause(
-    "Tokens with A<0 and a large ratio are not clipped: their gradient grows with the ratio, and spikes.",
-    "Set delta or dual_clip, take fewer iterations, or a smaller learning rate.",
-)
+@rule
 def unbounded_cell(run: Evidence) -> Finding | None:
     """Tokens with A < 0 reach large ratios in many updates, where no clip bounds them, and the gradient spikes."""
     if "ratio/token_max_neg" not in run.updates or ratio_is_off(run) or run.has_outer_cap:
@@ -220,15 +196,179 @@ def unbounded_cell(run: Evidence) -> Finding | None:
     # What drove the ratio so far: passes over the batch, or its age.
     drivers = [] if run.updates_per_batch == 1 else ["fewer iterations"]
     drivers += ["fresher batches (staleness)"] if run.setting("staleness") else []
-    range_ = "Use a clip range (kernel=clipped), which leaves this cell open, and with it: set"
-    remedy = (
-        f"{range_ if kernel == UNCLIPPED else 'Set'} delta or dual_clip, take"
-        f" {' or '.join(drivers)}{', or ' if drivers else ''}a smaller learning rate."
-    )
     return likely(
         f"in {percent(share)} of the updates a token with A < 0 has a ratio above {CELL_RATIO:g}; the largest is"
         f" {number(worst['ratio/token_max_neg'])}, in rollout step {int(worst['rollout_step'])}",
         f"the largest gradient norm is {number(float(norms.max()))}, {number(spike)} times the median",
         "neither delta nor dual_clip caps such a ratio",
-        remedy=remedy,
+        side="unclipped" if kernel == UNCLIPPED else "clipped",
+        drivers=f"{' or '.join(drivers)}, or " if drivers else "",
     )
+
+
+@rule
+def entropy_explosion(run: Evidence) -> Finding | None:
+    """Entropy doubled at least, and the reward fell."""
+    start, end = run.ends("entropy/behaviour")
+    rewards, bonus = run.ends(REWARD), run.setting("entropy_coef")
+    if not end > Thresholds.entropy_explosion * start or not rewards[1] < rewards[0]:
+        return None
+    evidence = (
+        f"entropy rose from {number(start)} to {number(end)} nat per token",
+        f"the mean reward fell from {number(rewards[0])} to {number(rewards[1])}",
+    )
+    if bonus > 0:
+        return certain(*evidence, f"entropy_coef={bonus:g}", side="bonus")
+    return (possible if _is_destroyed(run) else likely)(*evidence, side="no bonus" if run.settings else "")
+
+
+@rule
+def entropy_collapse(run: Evidence) -> Finding | None:
+    """Entropy fell to a quarter of its start (a bonus with the wrong sign: to half) and not because all is right."""
+    start, end = run.ends("entropy/behaviour")
+    bonus, unique = run.setting("entropy_coef"), run.ends("completions/unique")[1]
+    right, wrong = run.all_right_and_wrong
+    if not end < (ENTROPY_HALVED if bonus < 0 else Thresholds.entropy_ratio) * start or right > wrong:
+        return None
+    evidence = (
+        f"entropy fell from {number(start)} to {number(end)} nat per token",
+        "" if np.isnan(wrong) else f"in the second half of the run {percent(wrong)} of the groups are all wrong",
+        "" if np.isnan(unique) else f"at its end {percent(unique)} of a prompt's completions are distinct",
+    )
+    if bonus < 0:
+        return certain(*evidence, f"entropy_coef={bonus:g}", side="negative bonus")
+    if np.isnan(wrong) and run.reward_went == "up":  # nothing says what is right, and it learns
+        return possible(*evidence, "the mean reward rose", side="reward rose")
+    has_no_upper_clip = run.settings.get("kernel") == UNCLIPPED or run.setting("epsilon_high") == np.inf
+    explore = f"raise entropy_coef (it is {bonus:g})" if bonus > 0 else "add an entropy bonus"
+    explore = begun(explore if has_no_upper_clip else f"raise epsilon_high, {explore}")
+    return (possible if _is_destroyed(run) else likely)(*evidence, side="reward fell", explore=explore)
+
+
+@rule
+def length_blow_up(run: Evidence) -> Finding | None:
+    """Most completions are cut off at the end of the run and far fewer were at its start, or length does not pay."""
+    start, end = run.ends("truncation/share")
+    is_cut_off = end > TRUNCATED and start < TRUNCATED * end
+    part = Thresholds.tail if is_cut_off else THIRD
+    lengths, (before, after) = run.ends("length/mean", part), run.ends(REWARD, part)
+    is_longer = lengths[1] > LONGER * lengths[0] and after < before and len(run.values("length/mean")) >= COURSE
+    if not is_cut_off and not is_longer:
+        return None
+    limit = run.settings.get("max_completion_length", "unknown")
+    shares = f"{percent(start)} of the completions were cut off at the start, {percent(end)} at the end"
+    evidence = (
+        "" if np.isnan(end) else shares,
+        f"{say_change('their mean length', lengths)} tokens (max_completion_length={limit})",
+    )
+    if not is_cut_off:
+        change, error = trend(run.values(REWARD))
+        fall = f"the mean reward fell from {number(before)} to {number(after)} (thirds of the run)"
+        return (likely if change < -2 * error else possible)(*evidence, fall, side="does not pay")
+    if not after > before:  # cut off because it is broken, not because length pays
+        rewards = say_change("the mean reward", (before, after))
+        return possible(*evidence, rewards, instead=("destroyed_policy",), side="no end")
+    return likely(*evidence, f"the mean reward rose to {number(after)} all the same", side="pays")
+
+
+@rule
+def destroyed_policy(run: Evidence) -> Finding | None:
+    """A run that reports count as collapsed, with less than a tenth of its start at the end, and not paid for that."""
+    fall = describe_fall(run)
+    if not run.is_collapsed or not _is_destroyed(run) or not fall:
+        return None
+    below = run.course < (1 - LOST) * float(run.course[0])
+    first = f"it was below a tenth of the start first at point {np.argmax(below)} of {len(run.course) - 1}"
+    evidence = (fall, first if below.any() else "")
+    if not _pays_for_something_else(run):
+        return likely(*evidence)
+    return likely(*evidence, say_change("the mean reward", run.ends(REWARD)), side="reward held")
+
+
+def _is_destroyed(run: Evidence) -> bool:
+    """Return whether nearly all of the starting score was lost and the reward did not rise.
+
+    Other causes follow from that, so they are less sure.
+    """
+    score = run.score[1]
+    before, after = run.ends(REWARD)
+    if not len(score) or after > before:
+        return False
+    start, end = float(score[0]), final_score(score, Thresholds.tail)
+    return end < (1 - LOST) * start and start - end >= believable_fall(run)
+
+
+def _pays_for_something_else(run: Evidence) -> bool:
+    """Return whether the reward rose while accuracy was lost, or surely fell less than half as much."""
+    if run.score[0] == REWARD or run.reward_went in ("unknown", "down"):
+        return False
+    rewards = run.values(REWARD)
+    change, error = trend(rewards)
+    lost = 1 - run.final_score / float(run.course.max())
+    return run.reward_went == "up" or change - 2 * error > -lost / 2 * float(rewards.mean())
+
+
+@rule
+def starving_variance(run: Evidence) -> Finding | None:
+    """Nearly all groups of the second half of the run have equal rewards.
+
+    Most of them because nothing is right; or, whatever it is, the reward did not rise. Without a share of groups, their
+    standard deviation fell to a tenth.
+    """
+    start, end = run.ends("zero_variance/share", HALF)
+    right, wrong = run.all_right_and_wrong
+    before, after = run.ends(REWARD, HALF)
+    spread, left = run.ends("reward/std")
+    if constant_reward(run) or not (wrong >= end / 2 or after <= before):
+        return None
+    if np.isnan(end) and left < SPREAD_GONE * spread:
+        return likely(
+            f"the standard deviation of the rewards fell from {number(spread)} to {number(left)}",
+            f"{say_change('the mean reward', (before, after))} (halves of the run)",
+            side=run.why_equal,
+        )
+    if not end > Thresholds.starvation:
+        return None
+    shares = f"in the second half {percent(wrong)} of the groups are all wrong and {percent(right)} all right; "
+    return (possible if _is_destroyed(run) else likely)(
+        f"groups with equal rewards: {percent(start)} in the first half of the run, {percent(end)} in the second",
+        f"{'' if np.isnan(wrong + right) else shares}the mean reward is {number(after)}",
+        side=run.why_equal,
+    )
+
+
+@rule
+def growing_sampler_gap(run: Evidence) -> Finding | None:
+    """The log-probs of sampler and trainer part more and more, to several times what they began with."""
+    if run.settings.get("staleness", 0):
+        return None
+    for metric, least in GAPS.items():
+        start, end = run.ends(metric)
+        if not end > least or not end > GAP_GROWTH * start:
+            continue
+        gaps = run.values(metric)
+        thirds = [median(part) for part in np.array_split(gaps, 3) if len(part)]
+        is_steady = len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2]
+        is_corrected = run.settings.get("sampler_correction.level") or run.settings.get("old_log_probs") == "sampler"
+        return (likely if is_steady else possible)(
+            f"{metric} grew from {number(start)} to {number(end)} (first and last tenth of {count(len(gaps), 'row')})",
+            f"by thirds of the run it is {', '.join(map(number, thirds))} (medians)",
+            side="corrected" if is_corrected else "",
+        )
+    return None
+
+
+@rule
+def not_finite(run: Evidence) -> Finding | None:
+    """A metric of the loop is NaN or infinite, or that ended the run."""
+    odd = {name: steps for name, steps in run.not_finite.items() if name in MUST_BE_FINITE and steps}
+    has_ended = run.state.startswith(DIVERGED)
+    if not odd and not has_ended:
+        return None
+    evidence = [
+        f"{name} is not finite in {count(len(rows), 'row')}, first at step {min(rows)}" for name, rows in odd.items()
+    ]
+    if has_ended:
+        return likely(*evidence, f"the run {run.state}", side="lasting")
+    is_lasting = any(len(rows) >= LASTS for name, rows in odd.items() if name != "grad_norm")
+    return likely(*evidence, side="lasting") if is_lasting else possible(*evidence, side="single")

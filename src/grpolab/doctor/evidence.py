@@ -18,7 +18,8 @@ from grpolab.framework_names import LOG_ONLY
 from grpolab.meanings import METRICS
 from grpolab.quantities import Thresholds
 from grpolab.readers.logs import RunLog
-from grpolab.report.journals import both, column, tail_length
+from grpolab.report import journals
+from grpolab.report.journals import both, column
 from grpolab.report.scores import final_score, has_collapsed
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import DIVERGED, STOPPED
@@ -63,27 +64,28 @@ def trend(values: Floats) -> tuple[float, float]:
     return float(slope), float(np.sqrt((residuals**2).sum() / freedom)) / length
 
 
+def neighbour_noise(values: Floats) -> float:
+    """Return the noise (standard deviation) that differences of neighbours show, without trend; of two infinity."""
+    return float(np.std(np.diff(values))) / np.sqrt(2) if len(values) > 2 else np.inf
+
+
 def pieces(rollouts: pd.DataFrame) -> list[tuple[int, float]]:
     """Return the last step and the mean reward of each of SPANS equal pieces of a log, or of fewer."""
     if REWARD not in rollouts:
         return []
-    rewards, steps = rollouts[REWARD].to_numpy(), rollouts["rollout_step"].to_numpy()
-    known = np.flatnonzero(~np.isnan(rewards))
-    parts = np.array_split(known, min(SPANS, len(known)) or 1)
+    known = rollouts.loc[rollouts[REWARD].notna(), ["rollout_step", REWARD]]
+    steps, rewards = known["rollout_step"].to_numpy(), known[REWARD].to_numpy()
+    parts = np.array_split(np.arange(len(known)), min(SPANS, len(known)) or 1)
     return [(int(steps[rows].max()), float(rewards[rows].mean())) for rows in parts if len(rows)]
 
 
 def least_fall(logs: Sequence[pd.DataFrame]) -> float:
-    """Return the fall of the mean reward that is a collapse in these logs: out of the noise, a tenth of its range.
-
-    The noise of a piece's mean is that of its rows, whose differences from row to row have no trend.
-    """
+    """Return the fall of the mean reward that is a collapse in these logs: out of the noise, a tenth of its range."""
     means = [reward for log in logs for _, reward in pieces(log)]
     least = [Thresholds.collapse_drop * max(1.0, max(means) - min(means))] if means else []
     for values in (column(log, REWARD) for log in logs):
         if len(values) > 2:
-            noise = float(np.std(np.diff(values))) / np.sqrt(2)
-            least.append(NOISE * noise / np.sqrt(max(1, len(values) // SPANS)))
+            least.append(NOISE * neighbour_noise(values) / np.sqrt(max(1, len(values) // SPANS)))
     return max(least, default=Thresholds.collapse_drop)
 
 
@@ -133,16 +135,13 @@ class Evidence:
 
     def largest(self, metric: str) -> float:
         """Return the largest value; NaN where the metric is not logged."""
-        values = self.values(metric)
-        return float(values.max()) if len(values) else np.nan
+        return journals.largest(self.values(metric))
 
     def ends(self, metric: str, share: float = Thresholds.tail) -> tuple[float, float]:
         """Return the mean of a metric over the first and over the last `share` of its rows; NaN without any."""
         values = self.values(metric)
-        if not len(values):
-            return np.nan, np.nan
-        n = tail_length(len(values), share)
-        return float(values[:n].mean()), float(values[-n:].mean())
+        n = journals.tail_length(len(values), share)
+        return journals.mean(values[:n]), journals.mean(values[-n:])
 
     @cached_property
     def _is_first(self) -> pd.Series:
@@ -178,7 +177,7 @@ class Evidence:
     @property
     def farthest(self) -> float:
         """The largest of them; NaN where there is none."""
-        return float(self.reach.max()) if len(self.reach) else np.nan
+        return journals.largest(self.reach)
 
     @property
     def peak_rate(self) -> float:
@@ -191,8 +190,7 @@ class Evidence:
         """True if the policy hardly moves: on a used batch, or from the start where no batch is reused."""
         if len(self.reach):
             return bool(np.quantile(self.reach, MOST) < STILL_REACH)
-        from_start = self.values("kl_ref/exact")
-        return len(from_start) > 0 and bool(from_start[-1] < STILL_KL)
+        return bool((self.values("kl_ref/exact")[-1:] < STILL_KL).any())
 
     @cached_property
     def has_moved(self) -> bool:
@@ -211,7 +209,7 @@ class Evidence:
     @cached_property
     def score(self) -> tuple[str, Floats]:
         """The score over time, with its metric: of held-out items where it has two values at least, else the reward."""
-        for metric in dict.fromkeys((*filter(None, [self.metric]), *SCORES)):
+        for metric in (self.metric, *SCORES):
             values = column(self.rollouts if metric == REWARD else self.evaluations, metric)
             values = values[np.isfinite(values)]
             if len(values) > 1:
@@ -256,20 +254,24 @@ class Evidence:
         return "nowhere" if abs(change) <= 2 * error else "up" if change > 0 else "down"
 
     @cached_property
+    def all_right_and_wrong(self) -> tuple[float, float]:
+        """Shares of groups that are all right, and all wrong, in the second half of the run; NaN if not logged."""
+        return self.ends("zero_variance/all_right", HALF)[1], self.ends("zero_variance/all_wrong", HALF)[1]
+
+    @cached_property
     def why_equal(self) -> Literal["right", "wrong", "mixed", "unknown"]:
         """The kind of groups with equal rewards in the second half of the run: nearly all right, all wrong, or both.
 
         A log does not say what is right: there the mean reward lies at an end of the range of rewards.
         """
-        equal = self.ends("zero_variance/share", HALF)[1]
-        right, wrong = (self.ends(f"zero_variance/all_{which}", HALF)[1] for which in ("right", "wrong"))
+        equal, (right, wrong) = self.ends("zero_variance/share", HALF)[1], self.all_right_and_wrong
         if equal > 0 and not np.isnan(right + wrong):
             return "right" if right > ONE_SIDE * equal else "wrong" if wrong > ONE_SIDE * equal else "mixed"
-        least, most = self.values("reward/min"), self.values("reward/max")
+        least, most = -journals.largest(-self.values("reward/min")), self.largest("reward/max")
         reward = self.ends(REWARD, HALF)[1]
-        if not len(least) or not len(most) or not (width := most.max() - least.min()) > 0 or np.isnan(reward):
+        if not most > least or np.isnan(reward):
             return "unknown"
-        place = (reward - least.min()) / width
+        place = (reward - least) / (most - least)
         return "right" if place > ONE_SIDE else "wrong" if place < 1 - ONE_SIDE else "mixed"
 
     @cached_property
@@ -288,8 +290,9 @@ class Evidence:
 
 def to_evidence(log: RunLog) -> Evidence:
     """Return the evidence in the log of another framework."""
-    settings = log.settings.items()
-    printed = [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in settings]
+    pairs = [
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in log.settings.items()
+    ]
     return Evidence(
         run=log.run,
         state=f"a log of {log.framework} with {count(log.rows, 'row')}",
@@ -297,8 +300,8 @@ def to_evidence(log: RunLog) -> Evidence:
         updates=log.updates,
         rollouts=log.rollouts,
         unknown=(
-            f"settings that the log does not print (it prints {listing(printed, 8)})"
-            if printed
+            f"settings that the log does not print (it prints {listing(pairs, 8)})"
+            if pairs
             else "the settings (epsilon, beta, num_iterations, max_grad_norm, warm-up): such a log does not hold them",
             "advantages and single tokens: such a log does not hold them",
             *log.problems,

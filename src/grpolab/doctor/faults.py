@@ -144,7 +144,7 @@ class PaddingInClipMetric(FaultyLearner):
     """Shares of clipped tokens are shares of all places, padding included."""
 
     def metrics(self, update: Update) -> dict[str, float]:
-        real = update.mask_BT.double().mean().item()
+        real = update.inputs.mask_BT.double().mean().item()
         shares = {name for name, metric in METRICS.items() if metric.unit == "share of tokens"}
         return {
             name: value * real if name.startswith("clip/") and name in shares else value

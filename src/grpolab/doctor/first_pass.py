@@ -11,32 +11,50 @@ import numpy as np
 import pandas as pd
 from scipy.special import logit
 
-from grpolab.doctor.causes import Finding, Symptom, certain, likely, possible
+from grpolab.doctor.causes import Finding, certain, likely, possible, rule
 from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, median
 from grpolab.report.journals import column
 from grpolab.report.text import count, number, percent
-
-FIRST_RATIO_IS_NOT_ONE = Symptom("Why is the ratio not 1 on the first pass over a fresh batch?")
-METRIC_MISLEADS = Symptom("Why does the clip metric not fit the rest of the log?")
 
 NOISE_DIRECTION = 0.5  # KL(old || new) by k1 over k3: 1 where old is the sampler, 0 where both are equally noisy
 SHARPER = 0.1  # how much lower the sampler's entropy is, relative, where it was cooler; reading amiss never lowers it
 FLATTER = 0.25  # how much higher, where it was hotter; reading amiss raises it a little
 BFLOAT16_KL = 5e-4  # nat, k3: log-probs that are off by .03, twice what bfloat16 did to the tiny model's
 MISCOUNTED = 0.005  # relative difference of a share from its count
+COMPLETION = ["rollout_step", "prompt_index", "sample"]
 
 
-@FIRST_RATIO_IS_NOT_ONE.cause(
-    "Dropout is on while training: two passes of the same weights give different log-probs.",
-    "Switch dropout off (model.eval(), or dropout probabilities of 0) for old and new log-probs.",
-)
+def ratio_is_off(run: Evidence) -> bool:
+    """Return whether nearly all first updates of on-policy batches have ratios that rounding does not explain."""
+    off = run.first_reach
+    return len(off) > 0 and not run.settings.get("staleness", 0) and bool(np.mean(off > ROUNDING) >= MOST)
+
+
+def _direction(run: Evidence) -> float:
+    """Return KL(old || new) by k1 over k3 at first updates; NaN where the log has neither."""
+    return float(np.sum(column(run.first, "kl_old/k1")) / np.sum(column(run.first, "kl_old/k3")))
+
+
+def _first(run: Evidence, metric: str) -> float:
+    """Return the median of a metric before a batch's first update."""
+    return median(column(run.first, metric))
+
+
+def _say_size(run: Evidence) -> str:
+    return (
+        f"before a batch's first update the ratio is off by up to {number(median(run.first_reach))} (median over"
+        f" {len(run.first_reach)} batches; KL {number(_first(run, 'kl_old/k3'))} nat per token)"
+    )
+
+
+@rule
 def dropout(run: Evidence) -> Finding | None:
     """Noise without a direction: as often up as down, in both passes, so that k1 is 0 while k3 is not."""
     if not ratio_is_off(run) or not abs(_direction(run)) < NOISE_DIRECTION:
         return None
     if mask_mismatch(run) or precision_mismatch(run):
         return None
-    k1, k3 = (number(median(column(run.first, f"kl_old/{name}"))) for name in ("k1", "k3"))
+    k1, k3 = (number(_first(run, f"kl_old/{name}")) for name in ("k1", "k3"))
     return likely(
         _say_size(run),
         f"the log ratio has no direction: KL(old || new) is {k1} by k1 and {k3} by k3; for two fixed policies both are"
@@ -44,31 +62,30 @@ def dropout(run: Evidence) -> Finding | None:
     )
 
 
-@FIRST_RATIO_IS_NOT_ONE.cause(
-    "Padding is visible to one of the two forward passes: log-probs depend on how long the batch's other rows are.",
-    "Pass the attention mask, and count positions from the first real token.",
-)
+def _differs_as_policies(run: Evidence) -> bool:
+    """Return whether the ratio is off as KL demands where the old log-probs are those of the policy that sampled."""
+    return ratio_is_off(run) and _direction(run) >= NOISE_DIRECTION and not mask_mismatch(run)
+
+
+@rule
 def visible_padding(run: Evidence) -> Finding | None:
     """The two passes are two sound policies that differ in no simple way: they read different contexts."""
-    if not _is_directed(run) or mask_mismatch(run) or temperature_mismatch(run) or precision_mismatch(run):
+    if not _differs_as_policies(run) or temperature_mismatch(run) or precision_mismatch(run):
         return None
     evidence = (
         _say_size(run),
-        f"the mean ratio is {number(median(column(run.first, 'ratio/token_mean')))}, as for two policies that are each"
-        " sound and read the same tokens",
+        f"the mean ratio is {number(_first(run, 'ratio/token_mean'))}, as for two policies that are each sound and read"
+        " the same tokens",
     )
     if not (policies := _compare_policies(run)):
         return possible(*evidence, instead=("temperature_mismatch", "mask_mismatch"))
     return likely(*evidence, f"no temperature explains it: their entropies are as {number(policies[0])} to 1")
 
 
-@FIRST_RATIO_IS_NOT_ONE.cause(
-    "Sampler and trainer use different temperatures: their log-probs differ by a factor on the logits.",
-    "Divide the trainer's logits by the sampling temperature.",
-)
+@rule
 def temperature_mismatch(run: Evidence) -> Finding | None:
     """One policy is the other made sharper: its entropy is lower and its logits are larger, or the reverse."""
-    if not _is_directed(run) or mask_mismatch(run) or not (policies := _compare_policies(run)):
+    if not _differs_as_policies(run) or not (policies := _compare_policies(run)):
         return None
     entropy, logits = policies
     if not (entropy < 1 - SHARPER and logits > 1) and not (entropy > 1 / (1 - FLATTER) and logits < 1):
@@ -78,71 +95,6 @@ def temperature_mismatch(run: Evidence) -> Finding | None:
         f"the entropy of the old policy, which sampled, is {number(entropy)} times the trainer's",
         f"its logits are about {number(logits)} times the trainer's: a temperature of {number(1 / logits)}",
     )
-
-
-@FIRST_RATIO_IS_NOT_ONE.cause(
-    "Old and new log-probs belong to different tokens: one pass shifts or cuts the completion differently.",
-    "Check the shift by one between logits and labels, and where the completion mask begins and ends.",
-)
-def mask_mismatch(run: Evidence) -> Finding | None:
-    """The old log-probs correlate better with the new ones of a neighbouring token than with those of their own."""
-    samples = run.samples
-    if not ratio_is_off(run) or samples.empty:
-        return None
-    old, new = samples["old_log_prob"], samples["old_log_prob"] + np.log(samples["ratio"])
-    completions = new.groupby([samples[key] for key in ("rollout_step", "prompt_index", "sample")])
-    same, before, after = (float(old.corr(other)) for other in (new, completions.shift(1), completions.shift(-1)))
-    if not same < max(before, after):
-        return None
-    return certain(
-        _say_size(run),
-        f"the old log-probs go with the new ones of the token {'before' if before > after else 'after'}"
-        f" (correlation {number(max(before, after))}), not with those of their own ({number(same)})",
-    )
-
-
-@FIRST_RATIO_IS_NOT_ONE.cause(
-    "Sampler and trainer differ by about what rounding to bfloat16 does, on every token.",
-    "Use one precision and the same kernels for both, or correct with truncated importance weights"
-    " (sampler_correction).",
-)
-def precision_mismatch(run: Evidence) -> Finding | None:
-    """The ratio is off by what rounding to bfloat16 does, and no more."""
-    if not ratio_is_off(run) or not median(column(run.first, "kl_old/k3")) < BFLOAT16_KL:
-        return None
-    sampler, trainer = (run.settings.get(key) for key in ("sampler_dtype", "dtype"))
-    evidence = (_say_size(run), "rounding to bfloat16 makes a KL of about 1e-5 to 5e-4")
-    if not sampler or sampler == trainer:
-        return possible(*evidence, instead=("dropout",))
-    return certain(
-        *evidence,
-        f"sampler_dtype={sampler}, dtype={trainer}",
-        says="Sampler and trainer compute in different precision: a small difference on every token.",
-        remedy="Use one precision for both, or correct with truncated importance weights (sampler_correction).",
-    )
-
-
-def ratio_is_off(run: Evidence) -> bool:
-    """Return whether nearly all first updates of on-policy batches have ratios that rounding does not explain."""
-    off = run.first_reach
-    return len(off) > 0 and not run.settings.get("staleness", 0) and bool(np.mean(off > ROUNDING) >= MOST)
-
-
-def _say_size(run: Evidence) -> str:
-    return (
-        f"before a batch's first update the ratio is off by up to {number(median(run.first_reach))} (median over"
-        f" {len(run.first_reach)} batches; KL {number(median(column(run.first, 'kl_old/k3')))} nat per token)"
-    )
-
-
-def _is_directed(run: Evidence) -> bool:
-    """Return whether the ratio is off as KL demands where the old log-probs are those of the policy that sampled."""
-    return ratio_is_off(run) and _direction(run) >= NOISE_DIRECTION
-
-
-def _direction(run: Evidence) -> float:
-    """Return KL(old || new) by k1 over k3 at first updates; NaN where the log has neither."""
-    return float(np.sum(column(run.first, "kl_old/k1")) / np.sum(column(run.first, "kl_old/k3")))
 
 
 def _compare_policies(run: Evidence) -> tuple[float, float] | None:
@@ -162,16 +114,43 @@ def _compare_policies(run: Evidence) -> tuple[float, float] | None:
     return float(-old.mean() / np.nanmean(trainers)), float(old_spread / new_spread)
 
 
-@METRIC_MISLEADS.cause(
-    "The clip fraction counts padding: it is diluted by tokens that do not exist.",
-    "Average the clip mask over completion tokens only.",
-)
+@rule
+def mask_mismatch(run: Evidence) -> Finding | None:
+    """The old log-probs correlate better with the new ones of a neighbouring token than with those of their own."""
+    samples = run.samples
+    if not ratio_is_off(run) or samples.empty:
+        return None
+    old, new = samples["old_log_prob"], samples["old_log_prob"] + np.log(samples["ratio"])
+    completions = new.groupby([samples[key] for key in COMPLETION])
+    same, before, after = (float(old.corr(other)) for other in (new, completions.shift(1), completions.shift(-1)))
+    if not same < max(before, after):
+        return None
+    return certain(
+        _say_size(run),
+        f"the old log-probs go with the new ones of the token {'before' if before > after else 'after'}"
+        f" (correlation {number(max(before, after))}), not with those of their own ({number(same)})",
+    )
+
+
+@rule
+def precision_mismatch(run: Evidence) -> Finding | None:
+    """The ratio is off by what rounding to bfloat16 does, and no more."""
+    if not ratio_is_off(run) or not _first(run, "kl_old/k3") < BFLOAT16_KL:
+        return None
+    sampler, trainer = (run.settings.get(key) for key in ("sampler_dtype", "dtype"))
+    evidence = (_say_size(run), "rounding to bfloat16 makes a KL of about 1e-5 to 5e-4")
+    if not sampler or sampler == trainer:
+        return possible(*evidence, instead=("dropout",))
+    return certain(*evidence, f"sampler_dtype={sampler}, dtype={trainer}", side="by settings")
+
+
+@rule
 def padding_in_clip_metric(run: Evidence) -> Finding | None:
     """On the last pass the logged clip fraction is the counted one times the share of places that hold a token."""
     if run.samples.empty or not {"clip/active", "iteration"} <= set(run.updates):
         return None
     last = run.updates[run.updates["iteration"] == run.updates["iteration"].max()]
-    lengths = run.samples.groupby(["rollout_step", "prompt_index", "sample"]).size().groupby("rollout_step")
+    lengths = run.samples.groupby(COMPLETION).size().groupby("rollout_step")
     by_step = {
         "logged": last.groupby("rollout_step")["clip/active"].mean(),
         "counted": (run.samples["clipped"] != "").groupby(run.samples["rollout_step"]).mean(),

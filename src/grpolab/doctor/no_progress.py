@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpolab.doctor.causes import Finding, Symptom, certain, likely, possible
+from grpolab.doctor.causes import Finding, certain, likely, possible, rule
 from grpolab.doctor.evidence import MOST, REWARD, TRUNCATED, Evidence, Floats, median, trend
 from grpolab.report.journals import both
 from grpolab.report.text import count, number, percent
-
-NO_PROGRESS = Symptom("Why does the reward not rise?")
 
 SAME = 1e-4  # relative: frameworks divide by a standard deviation + 1e-6 or 1e-4 even where it is 1
 NO_BASELINE = ("gae", "remax", "opo", "rloo", "given")  # estimators whose advantage is not a group's business
@@ -17,18 +15,9 @@ NO_BASELINE = ("gae", "remax", "opo", "rloo", "given")  # estimators whose advan
 UNMOVED = 0.25
 ALL_OF_THEM = 0.99  # share of completions that are cut off: an end token that is known is met by chance now and then
 FLAT_ROWS = 50  # fewer are a beginning, which may well be flat
-NEVER_ENDS = {
-    "says": "No completion ends by itself from the first steps on: each is cut off, and its beginning is rewarded.",
-    "remedy": "Check that the end token is known (chat template, eos_token_id) and that the model can write it; then"
-    " raise max_completion_length.",
-}
 
 
-@NO_PROGRESS.cause(
-    "Completions are compared with nothing: the advantage is the raw reward, as with groups of one. Whatever is"
-    " rewarded at all is pushed up, good or bad.",
-    "Sample several completions per prompt (num_generations: 8 or more), and subtract their group's mean.",
-)
+@rule
 def group_of_one(run: Evidence) -> Finding | None:
     """The settings say so, or the advantages are the rewards, in their extremes of each batch or token by token."""
     estimator = str(run.settings.get("advantage_estimator", ""))
@@ -38,34 +27,21 @@ def group_of_one(run: Evidence) -> Finding | None:
     extremes = [both(run.rollouts, f"reward/{end}", f"advantage/{end}") for end in ("max", "min")]
     rewards, advantages = extremes[-1]
     tokens = both(run.samples, "reward", "advantage")
-    evidence = [
-        f"the group has one completion (num_generations=1, {stated})" if size == 1 else "",
-        f"the largest and the least advantage are the largest and the least reward in all {count(len(rewards), 'row')},"
-        f" to {number(float(np.abs(advantages - rewards).max()))}"
-        if all(_are_same(*pair) for pair in extremes)
-        else "",
-        f"the advantage is the reward in all {count(len(tokens[0]), 'token')} that were kept"
-        if _are_same(*tokens)
-        else "",
-    ]
-    if not any(evidence):
-        return None
+    evidence = []
     if size == 1:
-        return certain(
-            *evidence,
-            says="Each prompt has a group of one completion: there is nothing to compare it with, and the advantage is"
-            " the raw reward, or 0 where its mean is subtracted.",
-            remedy="Sample several completions per prompt (num_generations: 8 or more).",
+        evidence.append(f"the group has one completion (num_generations=1, {stated})")
+    if all(_are_same(*pair) for pair in extremes):
+        evidence.append(
+            f"the largest and the least advantage are the largest and the least reward in all"
+            f" {count(len(rewards), 'row')}, to {number(float(np.abs(advantages - rewards).max()))}"
         )
-    if size:
-        return certain(
-            f"num_generations={size:g}, {stated}",
-            *evidence,
-            says="Nothing is subtracted from the rewards: the advantage is the raw reward, as if each group had one"
-            " completion. Whatever is rewarded at all is pushed up, good or bad.",
-            remedy="Subtract the group's mean (look at what computes the advantages, and by which key it groups).",
-        )
-    return certain(*evidence)
+    if _are_same(*tokens):
+        evidence.append(f"the advantage is the reward in all {count(len(tokens[0]), 'token')} that were kept")
+    if not evidence or not size:
+        return certain(*evidence) if evidence else None
+    if size == 1:
+        return certain(*evidence, side="alone")
+    return certain(f"num_generations={size:g}, {stated}", *evidence, side="not centred")
 
 
 def _are_same(rewards: Floats, advantages: Floats) -> bool:
@@ -74,75 +50,42 @@ def _are_same(rewards: Floats, advantages: Floats) -> bool:
     return bool(size > 0 and np.abs(advantages - rewards).max() <= SAME * size)
 
 
-@NO_PROGRESS.cause(
-    "Most completions are cut off at max_completion_length from the first steps on: their beginning is rewarded.",
-    "Raise max_completion_length, shorten what the prompt asks for, or check that the end token is known (chat"
-    " template, eos_token_id).",
-)
+@rule
 def truncated_from_the_start(run: Evidence) -> Finding | None:
     """More than half are cut off at the start and at the end of the run."""
     start, end = run.ends("truncation/share")
     shortest, longest = both(run.rollouts, "length/min", "length/max")
     if np.isnan(end) and len(longest) > 1 and (shortest == longest).all() and len(set(longest)) == 1:
         rows = count(len(longest), "row")
-        return likely(f"all completions of all {rows} have {number(longest[0])} tokens: a cap", **NEVER_ENDS)
+        return likely(f"all completions of all {rows} have {number(longest[0])} tokens: a cap", side="none ends")
     if not min(start, end) > TRUNCATED:
         return None
     shares = run.values("truncation/share")
-    some_end = {
-        "remedy": "Raise max_completion_length, or shorten what the prompt asks for: those that end show that the end"
-        " token is known."
-    }
     return (certain if np.mean(shares > TRUNCATED) >= MOST else likely)(
         f"{percent(start)} of the completions are cut off at the start and {percent(end)} at the end, more than half in"
         f" {int((shares > TRUNCATED).sum())} of {count(len(shares), 'row')}",
         f"their mean length is {number(run.median('length/mean'))} tokens (median)",
-        **(NEVER_ENDS if np.median(shares) >= ALL_OF_THEM else some_end),
+        side="none ends" if np.median(shares) >= ALL_OF_THEM else "some end",
     )
 
 
-@NO_PROGRESS.cause(
-    "Rewards differ within the groups, and yet the gradient is exactly 0: what is trained does not make the loss, or"
-    " nothing of it is left.",
-    "Check what the loss masks (truncated completions, the completion mask), that the trained parameters need a"
-    " gradient (LoRA attached, nothing detached), and that offloading keeps it.",
-)
+@rule
 def zero_gradient(run: Evidence) -> Finding | None:
     """The gradient is 0 in nearly all updates, although rewards of a group differ."""
     norms, spread, equal = run.values("grad_norm"), run.median("reward/std"), median(run.equal_groups)
     if not len(norms) or np.mean(norms == 0) < MOST or not spread > 0 or equal >= 1:
         return None
     cut_off = run.median("truncation/share")
-    says = remedy = ""
-    if cut_off >= ALL_OF_THEM:
-        says = "Rewards differ within the groups, and yet the gradient is exactly 0: every completion is cut off."
-        remedy = (
-            "Raise max_completion_length, or let the loss count completions that are cut off"
-            " (mask_truncated_completions=false, overlong filtering off)."
-        )
-    elif not np.isnan(cut_off):
-        says = "Rewards differ within the groups, and yet the gradient is exactly 0: what is trained makes no loss."
-        remedy = (
-            "Check that the trained parameters need a gradient (LoRA attached, nothing detached), what the completion"
-            " mask leaves, and that offloading keeps the gradient."
-        )
     return certain(
         f"the gradient norm is 0 in {int((norms == 0).sum())} of {count(len(norms), 'row')}",
         "" if np.isnan(cut_off) else f"{percent(cut_off)} of the completions are cut off (median)",
         f"rewards differ by {number(spread)} (median standard deviation)"
         + ("" if np.isnan(equal) else f"; {percent(equal)} of the groups have equal ones"),
-        says=says,
-        remedy=remedy,
+        side="" if np.isnan(cut_off) else "all cut off" if cut_off >= ALL_OF_THEM else "some end",
     )
 
 
-@NO_PROGRESS.cause(
-    "The reward stands still: over the whole run it moved by less than a quarter of what rewards differ by within a"
-    " group, although groups do differ.",
-    "Check that the reward depends on what the policy can change, and whether the policy moves (KL, ratios): where it"
-    " hardly does a larger learning rate, where it does a smaller one; more completions per prompt, or prompts of"
-    " another difficulty.",
-)
+@rule
 def plateau(run: Evidence) -> Finding | None:
     """The trend of the reward is known to be small: its 95% interval lies within a quarter of reward/std.
 
@@ -159,15 +102,11 @@ def plateau(run: Evidence) -> Finding | None:
         return None
     sizes = {"largest learning rate": run.peak_rate, "median gradient norm": run.median("grad_norm")}
     moves = len(run.reach) > 0  # `is_still` says that it does
+    reach = f"the policy does move: on used batches the ratio is off 1 by {number(median(run.reach))} (median)"
     return possible(
         f"reward/mean changed by {number(change)} ± {number(2 * error)} over {count(len(rewards), 'row')} (mean"
         f" {number(float(rewards.mean()))}), where rewards differ by {number(spread)} (median reward/std)",
         ", ".join(f"{name} {number(size)}" for name, size in sizes.items() if not np.isnan(size)),
-        f"the policy does move: on used batches the ratio is off 1 by {number(median(run.reach))} (median)"
-        if moves
-        else "",
-        remedy="Check that the reward depends on what the policy can change; then more completions per prompt (less"
-        " noise), prompts of another difficulty, fewer iterations or a smaller learning rate."
-        if moves
-        else "",
+        reach if moves else "",
+        side="policy moves" if moves else "",
     )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpolab.doctor.causes import Finding, Symptom, certain
+from grpolab.doctor.causes import Finding, certain, rule
 from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, median
 from grpolab.report.journals import both, column
 from grpolab.report.text import count, number, percent
-
-NORMAL = Symptom("What looks odd and is normal?")
 
 ZERO_LOSS = 1e-6  # rounding of a mean of centred advantages
 PRINTED_LOSS = 5e-5  # what a loss can be that is printed as 0: transformers rounds to four places
 OF_THE_LOSS = 0.1  # by how much of itself the loss may differ from beta times KL, in all but a tenth of the rows
 
 
-@NORMAL.cause("One optimiser step per on-policy batch: the ratio is exactly 1 and nothing can be clipped.")
+@rule
 def no_reuse(run: Evidence) -> Finding | None:
     """Each batch has one update, and the ratio is 1 in all of them."""
     off, clipped = run.first_reach, column(run.first, "clip/active")
@@ -27,10 +25,7 @@ def no_reuse(run: Evidence) -> Finding | None:
     return certain(f"one update per batch in all {count(len(run.first), 'rollout step')}, and {known}, for any epsilon")
 
 
-@NORMAL.cause(
-    "The loss is 0 because advantages are centred and the ratio is 1; its gradient is not 0. Watch the reward: the loss"
-    " is no measure of progress."
-)
+@rule
 def zero_first_loss(run: Evidence) -> Finding | None:
     """The loss is 0 on a fresh batch (of a log that does not mark them: in nearly all rows), its gradient is not."""
     is_marked, norm = len(run.first) > 0, run.median("grad_norm")
@@ -43,10 +38,7 @@ def zero_first_loss(run: Evidence) -> Finding | None:
     return certain(f"|loss| is {number(median(losses))} {rows} (median), the gradient norm {number(norm)}")
 
 
-@NORMAL.cause(
-    "The loss is beta times the KL: the rest of it is 0 at ratio 1, as advantages are centred. It rises and falls with"
-    " the distance from the reference."
-)
+@rule
 def loss_is_beta_kl(run: Evidence) -> Finding | None:
     """One factor explains nearly every loss by its row's KL."""
     losses, divergence = both(run.updates, "loss", "kl_ref/k3")
@@ -63,7 +55,7 @@ def loss_is_beta_kl(run: Evidence) -> Finding | None:
     )
 
 
-@NORMAL.cause("The loss is negative: minus the advantage-weighted ratio, it lies on either side of 0.")
+@rule
 def negative_loss(run: Evidence) -> Finding | None:
     """Most losses of a log are below 0."""
     losses = run.values("loss")

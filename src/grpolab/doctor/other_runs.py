@@ -37,6 +37,7 @@ SHOWN = (
     *("clip/active", "ratio/token_max", "kl_ref/k3"),
 )
 SHORT = 0.9  # of the longest run: the report names logs that end before
+Arms = Mapping[str, Sequence[str]]  # -> folders, as --arm says them
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,14 @@ class FoundRun:
         """The last rollout step that it logged."""
         tables = (self.evidence.updates, self.evidence.rollouts)
         return max((int(table["rollout_step"].max()) for table in tables if len(table)), default=0)
+
+    @property
+    def outcome(self) -> str:
+        """Diverged: loss or gradient is not finite in the last row. No log says whether the run was to go on."""
+        odd = [step for name in ("loss", "grad_norm") for step in self.evidence.not_finite.get(name, ())]
+        if not len(self.evidence.updates) and not len(self.evidence.rollouts):
+            return MISSING
+        return DIVERGED if odd and max(odd) >= self.last_step else COMPLETED
 
 
 def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun], list[str]]:
@@ -98,11 +107,7 @@ def find_only_run(framework: str | None, folder: str) -> Evidence:
 
 
 def make_study(
-    results: Results,
-    name: str,
-    runs: Sequence[FoundRun],
-    folders_of_arms: Mapping[str, Sequence[str]],
-    baseline: str | None,
+    results: Results, name: str, runs: Sequence[FoundRun], folders_of_arms: Arms, baseline: str | None
 ) -> tuple[StudyRuns, list[FoundRun], list[str]]:
     """Return the study of these runs, the runs with their places in it, and how they were grouped.
 
@@ -112,41 +117,31 @@ def make_study(
     if len(frameworks) > 1:
         kinds = " and ".join(f"{framework} ({count(n, 'run')})" for framework, n in frameworks.items())
         raise RequestError(f"the runs are of {kinds}, whose numbers are defined differently: report each by itself")
-    places = group_runs([run.log for run in runs], folders_of_arms)
-    placed = [replace(run, arm=arm, seed=seed) for run, arm, seed in zip(runs, *places[:2], strict=True)]
-    arms = list(dict.fromkeys(places[0])) if folders_of_arms else sorted(set(places[0]))
+    arm_of_run, seeds, is_paired, grouping = group_runs([run.log for run in runs], folders_of_arms)
+    placed = [replace(run, arm=arm, seed=seed) for run, arm, seed in zip(runs, arm_of_run, seeds, strict=True)]
+    arms = list(dict.fromkeys(arm_of_run)) if folders_of_arms else sorted(set(arm_of_run))
     baseline = baseline or arms[0]
     if baseline not in arms:
         raise RequestError(f"--baseline={baseline} is none of the arms: {listing(arms)}")
     plan = {
-        "study": name,
+        **{"study": name, "includes": [], "placebo": [], "hypotheses": [], "primary_metric": REWARD},
         "question": f"{count(len(runs), 'run')} of {next(iter(frameworks))}, as their logs show them.",
-        "includes": [],
-        "compare": "arm",
-        "baseline": baseline,
-        "primary_metric": REWARD,
-        "paired": places[2],
+        **{"compare": "arm", "baseline": baseline, "paired": is_paired},
         "factors": {"arm": [baseline, *(arm for arm in arms if arm != baseline)]},
-        "placebo": [],
-        "hypotheses": [],
         "figures": FIGURES if len(arms) > 1 else [figure for figure in FIGURES if figure != "F27"],
         "stability": {"collapse_drop": least_fall([run.evidence.rollouts for run in runs])},
         "seeds": sorted({run.seed for run in placed}),
         "cells": [_cell(run) for run in placed],
     }
-    return study_of(results, plan, _tables(placed)), placed, places[3]
+    return study_of(results, plan, _tables(placed)), placed, grouping
 
 
 def _cell(run: FoundRun) -> dict[str, Any]:
     unknown = dict.fromkeys(("num_iterations", "num_minibatches", "max_grad_norm", "num_generations"), np.nan)
     words = dict.fromkeys(("task", "kernel", "importance_sampling_level"), "unknown")
     return {
-        "variant": run.arm,
-        "levels": {"arm": run.arm},
-        "seed": run.seed,
-        "signature": run.signature,
-        "rollout_steps": run.last_step,
-        "settings": {**unknown, **words, **run.evidence.settings},
+        **{"variant": run.arm, "levels": {"arm": run.arm}, "seed": run.seed, "signature": run.signature},
+        **{"rollout_steps": run.last_step, "settings": {**unknown, **words, **run.evidence.settings}},
     }
 
 
@@ -160,17 +155,8 @@ def _tables(runs: Sequence[FoundRun]) -> dict[str, pd.DataFrame]:
         tables[name] = pd.concat(frames, ignore_index=True) if frames else none
     rows = [(*piece, run.signature) for run in runs for piece in pieces(run.evidence.rollouts)]
     tables["evaluations"] = pd.DataFrame(rows, columns=["rollout_step", REWARD, "signature"]).astype({REWARD: float})
-    outcomes = [{"signature": run.signature, "outcome": _outcome(run)} for run in runs]
-    tables["outcomes"] = pd.DataFrame(outcomes).assign(evaluation_items=np.nan, hardware=None)
-    return tables
-
-
-def _outcome(run: FoundRun) -> str:
-    """Diverged: loss or gradient is not finite in a log's last row. No log says whether the run was to go on."""
-    odd = [step for name in ("loss", "grad_norm") for step in run.evidence.not_finite.get(name, ())]
-    if not len(run.evidence.updates) and not len(run.evidence.rollouts):
-        return MISSING
-    return DIVERGED if odd and max(odd) >= run.last_step else COMPLETED
+    outcomes = pd.DataFrame([{"signature": run.signature, "outcome": run.outcome} for run in runs])
+    return tables | {"outcomes": outcomes.assign(evaluation_items=np.nan, hardware=None)}
 
 
 def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
@@ -200,38 +186,29 @@ def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
 
 
 def write_report(
-    results: Results,
-    name: str,
-    found: Sequence[FoundRun],
-    notes: Sequence[str],
-    folders_of_arms: Mapping[str, Sequence[str]],
-    baseline: str | None,
-    output: Path,
+    results: Results, runs: Sequence[FoundRun], notes: Sequence[str], arms: Arms, baseline: str | None, output: Path
 ) -> Path:
     """Write the report of found runs; return the path of report.md. Raises RequestError as `make_study`."""
     from grpolab.report.page import write_found  # imported late: drawing loads slowly
 
-    study, runs, grouping = make_study(results, name, found, folders_of_arms, baseline)
+    study, placed, grouping = make_study(results, output.name, runs, arms, baseline)
     score = (
         f"score: the mean training reward; a log is cut into {SPANS} equal pieces, which stand for evaluations; a fall"
         f" of {number(study.thresholds.collapse_drop)} or more may be a collapse: less is noise"
     )
     sentences = "\n".join(f"- {note}" for note in (*notes, *grouping, score))
-    place = {arm: position for position, arm in enumerate(study.arms)}
     rows = [
         {
-            "arm": run.arm,
-            "seed": run.seed,
-            "run": run.signature,
+            **{"arm": run.arm, "seed": run.seed, "run": run.signature},
             "rows": len(run.evidence.rollouts) or len(run.evidence.updates),
             "last step": run.last_step,
             "last reward": number([np.nan, *(reward for _, reward in pieces(run.evidence.rollouts))][-1]),
         }
-        for run in sorted(runs, key=lambda run: (place[run.arm], run.seed))
+        for run in sorted(placed, key=lambda run: (study.arms.index(run.arm), run.seed))
     ]
     table = f"## The runs that were found\n\n{sentences}\n\n{markdown_table(pd.DataFrame(rows))}"
     # As the study sees them: by the training reward, and the fall that is more than noise in all of its runs.
-    seen = {run.signature: replace(run.evidence, thresholds=study.thresholds, metric=REWARD) for run in runs}
+    seen = {run.signature: replace(run.evidence, thresholds=study.thresholds, metric=REWARD) for run in placed}
     causes = {signature: examine(run).findings for signature, run in seen.items()}
     diagnosis = section.write([*section.examined(study, causes)])
-    return write_found(study, output, table, list(find_gaps(runs)), diagnosis)
+    return write_found(study, output, table, list(find_gaps(placed)), diagnosis)

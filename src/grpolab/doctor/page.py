@@ -4,44 +4,25 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from grpolab.doctor.breakdown import BREAKDOWN, describe_fall
-from grpolab.doctor.causes import CONFIDENCES, Cause, Finding
-from grpolab.doctor.decline import GAPS
+from grpolab.doctor.breakdown import GAPS, describe_fall
+from grpolab.doctor.causes import CONFIDENCES, Cause, Finding, read_table
 from grpolab.doctor.evidence import Evidence, to_evidence
-from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE, METRIC_MISLEADS
-from grpolab.doctor.no_progress import NO_PROGRESS
-from grpolab.doctor.normal import NORMAL
-from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
+from grpolab.doctor.no_progress import plateau  # noqa: F401  (for the rules of its module)
+from grpolab.doctor.normal import no_reuse  # noqa: F401  (likewise)
 from grpolab.doctor.run_folder import read_run
-from grpolab.framework_names import LOG_NAMES, translate_advice
-from grpolab.readers.logs import LoggedRow, read_log, read_rows
+from grpolab.framework_names import LOG_NAMES
+from grpolab.readers.logs import read_log
 from grpolab.report.text import count, listing, number
 
-SYMPTOMS = (NO_PROGRESS, RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, BREAKDOWN, METRIC_MISLEADS)
+(*SYMPTOMS, NORMAL), NEEDED = read_table()
 CAUSES = {cause.name: cause for symptom in SYMPTOMS for cause in symptom.causes}
 WIDTH = 110
-
-# Metric -> what cannot be said without it, or where it is not finite.
-NEEDED = {
-    "loss": "the loss",
-    "grad_norm": "the gradient's size: a weak signal, gradient clipping, spikes",
-    "ratio/token_max": "how far the ratio is from 1",
-    "ratio/token_max_neg": "large ratios of tokens with A < 0",
-    "clip/active": "the clip fraction",
-    "cf/token_0.2": "what the usual clip range would have clipped: too small an epsilon, or no clip",
-    "kl_old/k3": "what makes the ratio differ from 1 on the first pass: dropout, padding, temperature, mask, precision",
-    "weights/step_norm": "whether the weights move: frozen parameters and low precision",
-    "zero_variance/share": "groups with equal rewards: a constant reward, and starving variance",
-    "entropy/behaviour": "whether the entropy fell or grew",
-    "truncation/share": "whether completions grow until they are cut off",
-    "reward/mean": "whether the reward fell",
-}
 
 
 @dataclass(frozen=True)
@@ -70,24 +51,17 @@ def diagnose_log(framework: str | None, path: Path) -> Diagnosis:
     return examine(to_evidence(read_log(framework, path)))
 
 
-def diagnose_rows(run: str, rows: Iterable[LoggedRow]) -> Diagnosis:
-    """Return the causes in the metrics of a tracked run. Raises RequestError where no name is known."""
-    return examine(to_evidence(read_rows(run, rows)))
-
-
 def examine(run: Evidence) -> Diagnosis:
     """Return the causes in a run's evidence, surest first (among equals the one that explains the others)."""
-    findings = sorted(_apply(CAUSES.values(), run), key=lambda finding: CONFIDENCES.index(finding.confidence))
+
+    def find(causes: Iterable[Cause]) -> tuple[Finding, ...]:
+        findings = [finding for cause in causes if (finding := cause.find(run))]
+        return tuple(sorted(findings, key=lambda finding: CONFIDENCES.index(finding.confidence)))
+
     unknown = (*_find_gaps(run), *run.unknown)
-    notes = tuple(_apply(NORMAL.causes, run))
-    return Diagnosis(run.run, run.state, tuple(findings), notes, unknown, run.lost, describe_fall(run))
-
-
-def _apply(causes: Iterable[Cause], run: Evidence) -> Iterator[Finding]:
-    for cause in causes:
-        if finding := cause.rule(run):
-            remedy = translate_advice(run.framework, finding.remedy or cause.remedy)
-            yield replace(finding, cause=cause.name, says=finding.says or cause.says, remedy=remedy)
+    return Diagnosis(
+        run.run, run.state, find(CAUSES.values()), find(NORMAL.causes), unknown, run.lost, describe_fall(run)
+    )
 
 
 def _find_gaps(run: Evidence) -> Iterator[str]:
@@ -165,16 +139,13 @@ def text(diagnosis: Diagnosis) -> str:
 
 def record(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as plain values, for JSON."""
-    causes = [
-        {
-            **{name: getattr(finding, name) for name in ("cause", "confidence", "says")},
-            **{"evidence": list(finding.evidence), "instead": list(finding.instead), "try": finding.remedy},
-        }
-        for finding in diagnosis.findings
-    ]
+    finding_keys = ("cause", "confidence", "says", "evidence", "instead")
     return {
-        **{name: getattr(diagnosis, name) for name in ("run", "state", "lost", "fall")},
-        "causes": causes,
+        **{key: getattr(diagnosis, key) for key in ("run", "state", "lost", "fall")},
+        "causes": [
+            {**{key: getattr(finding, key) for key in finding_keys}, "try": finding.remedy}
+            for finding in diagnosis.findings
+        ],
         "normal": [{"note": note.cause, "says": note.says, "evidence": note.evidence[0]} for note in diagnosis.notes],
-        "unknown": list(diagnosis.unknown),
+        "unknown": diagnosis.unknown,
     }

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from grpolab.doctor.causes import Finding, Symptom, certain, likely
+from grpolab.doctor.causes import Finding, certain, likely, rule
 from grpolab.doctor.evidence import MOST, ROUNDING, STILL_REACH, USUAL_RANGE, Evidence, median, reach_of
 from grpolab.report.journals import column
 from grpolab.report.text import count, listing, number, percent
 from grpolab.vocabulary import counterfactual
-
-RATIO_IS_ONE = Symptom("Why is my ratio always 1, or my clip fraction always 0?")
 
 JUMP = 10.0  # the third pass's distance from 1 over the second's, which is 2 for steps of equal size
 EQUAL_GROUPS = 0.99  # share of groups with equal rewards that leaves no signal at all
@@ -29,33 +27,24 @@ CLIPPED_AT_ONCE = 0.3  # share of tokens with an advantage that are clipped from
 NARROW = 0.25  # what the usual range would have clipped, over what was clipped
 
 
-@RATIO_IS_ONE.cause(
-    "The old log-probs are the live ones: the ratio is 1 whatever the weights do, and nothing is ever clipped.",
-    "Compute the old log-probs once per batch, before its first update, without gradient, and keep them.",
-)
+@rule
 def aliased_old_policy(run: Evidence) -> Finding | None:
     """Every ratio of every later update is exactly 1 while the weights moved: old and new are one forward pass."""
     if not run.farthest <= 0 or not run.has_moved:
         return None
-    return certain(
-        f"the ratio is exactly 1 for every token in all {count(len(run.reach), 'update')} on a used batch",
-        _say_movement(run),
-        instead=("resynchronised_old_policy",),
-    )
+    updates = count(len(run.reach), "update")
+    evidence = f"the ratio is exactly 1 for every token in all {updates} on a used batch"
+    return certain(evidence, _say_movement(run), instead=("resynchronised_old_policy",))
 
 
-@RATIO_IS_ONE.cause(
-    "The old policy is synchronised before every minibatch: each update starts at ratio 1.",
-    "Synchronise the old policy once per rollout batch, not once per minibatch or iteration.",
-)
+@rule
 def resynchronised_old_policy(run: Evidence) -> Finding | None:
     """The ratio is 1 up to rounding: another forward pass of the same weights made the old log-probs anew."""
     if not 0 < run.farthest < ROUNDING or not run.has_moved:
         return None
+    most, updates = number(run.farthest), count(len(run.reach), "update")
     return certain(
-        f"|ratio - 1| is at most {number(run.farthest)}, which is rounding, in all {count(len(run.reach), 'update')}"
-        " on a used batch",
-        _say_movement(run),
+        f"|ratio - 1| is at most {most}, which is rounding, in all {updates} on a used batch", _say_movement(run)
     )
 
 
@@ -67,10 +56,7 @@ def _say_movement(run: Evidence) -> str:
     return sentence
 
 
-@RATIO_IS_ONE.cause(
-    "The old log-probs are recomputed after the batch's first update: the second pass starts at ratio 1 again.",
-    "Compute the old log-probs before the first optimiser step on the batch.",
-)
+@rule
 def recomputed_old_log_probs(run: Evidence) -> Finding | None:
     """The second pass starts at ratio 1, which only the first can do, and the third does not."""
     if run.updates_per_batch < 3:
@@ -87,10 +73,7 @@ def recomputed_old_log_probs(run: Evidence) -> Finding | None:
     )
 
 
-@RATIO_IS_ONE.cause(
-    "All rewards of nearly every group are equal: every advantage is 0, so the reward makes no gradient.",
-    "Check the reward function and the answer parser; take prompts that are sometimes right and sometimes wrong.",
-)
+@rule
 def constant_reward(run: Evidence) -> Finding | None:
     """From the first batch on all rewards of a group are equal, although its completions differ."""
     equal, unique = run.equal_groups, run.values("completions/unique")
@@ -99,34 +82,16 @@ def constant_reward(run: Evidence) -> Finding | None:
     if len(unique) and unique[0] <= 1 / run.setting("num_generations", 1):
         return None
     norm = run.median("grad_norm")
-    check = {
-        "right": "Check that the reward function and the answer parser can refuse a completion; then ",
-        "wrong": "Check that the answer parser finds the answer, and that a right completion is paid; then ",
-    }.get(run.why_equal)
     return (certain if len(equal) >= FEW_ROWS else likely)(
         f"all rewards of a group are equal in {percent(equal.mean())} of the groups, from the first batch on",
         f"the mean reward is {number(run.median('reward/mean'))}, the gradient norm {number(norm)}",
         f"{percent(unique[0])} of a prompt's completions are distinct at the start" if len(unique) else "",
         "the gradient that is left comes from other terms (KL, entropy)" if norm > 0 else "",
-        remedy=f"{check}{choose_prompts(run)}." if check else "",
+        side=run.why_equal,
     )
 
 
-def choose_prompts(run: Evidence) -> str:
-    """Return which prompts would tell completions apart, where groups have equal rewards."""
-    return {
-        "right": "draw harder prompts: these are solved",
-        "wrong": "draw easier prompts, or begin with a better model: nothing is right here that could be reinforced",
-        "mixed": "leave out the prompts that are always right and those that are always wrong",
-        "unknown": "draw harder prompts where the mean reward is near its largest value, easier ones where it is near"
-        " its least",
-    }[run.why_equal]
-
-
-@RATIO_IS_ONE.cause(
-    "Rewards differ, but advantages are normalised to nearly nothing.",
-    "Look at what divides the advantages (a wrong std, a second whitening, too large an epsilon).",
-)
+@rule
 def overscaled_advantages(run: Evidence) -> Finding | None:
     """Advantages are a hundredth of the centred rewards or less: no division by a standard deviation does that."""
     reward, advantage = _spreads(run.samples)
@@ -140,10 +105,7 @@ def overscaled_advantages(run: Evidence) -> Finding | None:
     )
 
 
-@RATIO_IS_ONE.cause(
-    "Gradients are below Adam's epsilon: the steps shrink with the gradient and hardly move the policy.",
-    "Raise the scale of reward or loss, or lower adam_epsilon.",
-)
+@rule
 def weak_signal(run: Evidence) -> Finding | None:
     """The gradient of a weight, unclipped, is below Adam's epsilon, though the advantages are what the rewards say."""
     fraction, reward = _step_fraction(run, np.inf), _spreads(run.samples)[0]
@@ -171,68 +133,22 @@ def _say_gradient(run: Evidence) -> str:
     return f"the gradient norm is {number(run.median('grad_norm'))} (median), over {weights} weights"
 
 
-@RATIO_IS_ONE.cause(
-    "There is a gradient and a learning rate, but weights do not move: the optimiser does not hold what is used.",
-    "Check requires_grad and that the optimiser was made from the parameters of the model that is trained.",
-)
-def frozen_parameters(run: Evidence) -> Finding | None:
-    """The weights, or some tensors, stay bit for bit what they were, though the steps asked for exceed rounding."""
-    if not {"rollout_step", "learning_rate", "grad_norm"} <= set(run.updates):
-        return None
-    if "weights/step_norm" not in run.rollouts or (run.weights and run.weights.on_grid >= ON_GRID):
-        return None
-    by_step = run.updates.groupby("rollout_step")
-    steps = pd.DataFrame({"rate": by_step["learning_rate"].sum(), "norm": by_step["grad_norm"].max()}).reset_index()
-    steps = steps.merge(run.rollouts[["rollout_step", "weights/step_norm"]].dropna(), on="rollout_step")
-    fraction = _step_fraction(run)
-    steps = steps[(steps["norm"] > 0) & (steps["rate"] * fraction > FLOAT32_SPACING)]
-    if steps.empty:
-        return None
-    unmoved, still = steps["weights/step_norm"] == 0, run.weights.still if run.weights else ()
-    if unmoved.mean() >= MOST:
-        return certain(
-            f"the weights did not change at all in {count(int(unmoved.sum()), 'rollout step')} of {len(steps)} that"
-            " had a gradient",
-            f"gradient norm {number(steps['norm'].median())} (median), learning rate"
-            f" {number(run.largest('learning_rate'))}",
-        )
-    if not still or not run.is_still or not fraction >= SMALL_FRACTION:
-        return None
-    return likely(
-        f"{count(len(still), 'tensor')} did not change at all from start to end: {listing(still)}",
-        instead=("tiny_learning_rate",),
-        says="Some tensors do not move at all: the optimiser does not hold them, or they are frozen on purpose.",
-        remedy="Check requires_grad of these tensors and that the optimiser holds them, unless they are meant to stay"
-        " (embeddings, the base under a LoRA adapter).",
-    )
+def _step_fraction(run: Evidence, max_grad_norm: float) -> float:
+    """Return the share of Adam's full step that the gradients leave, clipped to a norm; NaN without any.
+
+    Adam divides a weight's gradient g by about |g| + epsilon; |g| is taken as the norm spread over all weights. Where
+    their number is not known the whole norm is, which no weight's gradient can exceed. Gradients of 0 say nothing.
+    """
+    norms = np.minimum(run.values("grad_norm"), max_grad_norm)
+    gradient = median(norms[norms > 0]) / np.sqrt(run.weights.count if run.weights else 1)
+    return gradient / (gradient + run.setting("adam_epsilon", 1e-8))
 
 
-@RATIO_IS_ONE.cause(
-    "The weights are kept in bfloat16, whose spacing is wide beside an update: small updates round to nothing.",
-    "Keep float32 master weights (or raise the learning rate); autocast only the forward pass.",
-)
-def low_precision_weights(run: Evidence) -> Finding | None:
-    """The weights are bfloat16 numbers, and few of them moved."""
-    weights = run.weights
-    if not weights or weights.on_grid < ON_GRID or not (weights.moved < FEW_MOVED or run.is_still):
-        return None
-    most = "The weights are kept in a precision whose spacing is wider than the update: most updates round to nothing."
-    unmoved = f"{percent(1 - weights.moved)} of them are at the end what they were at the start"
-    return certain(
-        f"{percent(weights.on_grid)} of the weights are bfloat16 numbers: .4 to .8% of their size apart",
-        "" if np.isnan(weights.moved) else unmoved,
-        f"a step adds at most the learning rate of {number(run.largest('learning_rate'))} to a weight",
-        says=most if weights.moved < FEW_MOVED else "",
-    )
-
-
-@RATIO_IS_ONE.cause(
-    "Gradient clipping cuts the gradient to almost nothing before the step.",
-    "Raise max_grad_norm to about the usual gradient norm.",
-)
+@rule
 def gradient_clipping(run: Evidence) -> Finding | None:
     """The clipped gradient of a weight is below Adam's epsilon, the unclipped one is not."""
-    fraction, limit, epsilon = _step_fraction(run), run.setting("max_grad_norm"), run.setting("adam_epsilon", 1e-8)
+    limit, epsilon = run.setting("max_grad_norm"), run.setting("adam_epsilon", 1e-8)
+    fraction = _clipped_step_fraction(run)
     if not run.is_still or not fraction < SMALL_FRACTION <= _step_fraction(run, np.inf):
         return None
     return certain(
@@ -242,10 +158,54 @@ def gradient_clipping(run: Evidence) -> Finding | None:
     )
 
 
-@RATIO_IS_ONE.cause(
-    "The warm-up lasts so long that the learning rate never gets near its peak.",
-    "Shorten warmup_steps to a few percent of the run's optimiser steps.",
-)
+def _clipped_step_fraction(run: Evidence) -> float:
+    return _step_fraction(run, run.setting("max_grad_norm", np.inf))
+
+
+@rule
+def frozen_parameters(run: Evidence) -> Finding | None:
+    """The weights, or some tensors, stay bit for bit what they were, though the steps asked for exceed rounding."""
+    if not {"rollout_step", "learning_rate", "grad_norm"} <= set(run.updates):
+        return None
+    if "weights/step_norm" not in run.rollouts or (run.weights and run.weights.on_grid >= ON_GRID):
+        return None
+    by_step = run.updates.groupby("rollout_step")
+    steps = pd.DataFrame({"rate": by_step["learning_rate"].sum(), "norm": by_step["grad_norm"].max()}).reset_index()
+    steps = steps.merge(run.rollouts[["rollout_step", "weights/step_norm"]].dropna(), on="rollout_step")
+    fraction = _clipped_step_fraction(run)
+    steps = steps[(steps["norm"] > 0) & (steps["rate"] * fraction > FLOAT32_SPACING)]
+    if steps.empty:
+        return None
+    unmoved, still = steps["weights/step_norm"] == 0, run.weights.still if run.weights else ()
+    if unmoved.mean() >= MOST:
+        norm, rate = number(steps["norm"].median()), number(run.largest("learning_rate"))
+        return certain(
+            f"the weights did not change at all in {count(int(unmoved.sum()), 'rollout step')} of {len(steps)} that"
+            " had a gradient",
+            f"gradient norm {norm} (median), learning rate {rate}",
+        )
+    if not still or not run.is_still or not fraction >= SMALL_FRACTION:
+        return None
+    evidence = f"{count(len(still), 'tensor')} did not change at all from start to end: {listing(still)}"
+    return likely(evidence, instead=("tiny_learning_rate",), side="some tensors")
+
+
+@rule
+def low_precision_weights(run: Evidence) -> Finding | None:
+    """The weights are bfloat16 numbers, and few of them moved."""
+    weights = run.weights
+    if not weights or weights.on_grid < ON_GRID or not (weights.moved < FEW_MOVED or run.is_still):
+        return None
+    unmoved = f"{percent(1 - weights.moved)} of them are at the end what they were at the start"
+    return certain(
+        f"{percent(weights.on_grid)} of the weights are bfloat16 numbers: .4 to .8% of their size apart",
+        "" if np.isnan(weights.moved) else unmoved,
+        f"a step adds at most the learning rate of {number(run.largest('learning_rate'))} to a weight",
+        side="few moved" if weights.moved < FEW_MOVED else "",
+    )
+
+
+@rule
 def endless_warmup(run: Evidence) -> Finding | None:
     """The learning rate rises to the end and stays far below its peak."""
     rates, warm_up = run.values("learning_rate"), run.settings.get("warmup_steps", 0)
@@ -265,7 +225,7 @@ def _say_distance(run: Evidence) -> str:
     return f"the KL from the start is at most {number(run.largest('kl_ref/exact'))} nat per token"
 
 
-@RATIO_IS_ONE.cause("The learning rate is too small for the policy to move.", "Raise learning_rate.")
+@rule
 def tiny_learning_rate(run: Evidence) -> Finding | None:
     """Nothing shrinks the steps but the learning rate, and the ratio never went far.
 
@@ -277,18 +237,11 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
         is_clipped = run.largest("clip/active") > 0  # then the policy moves, and a rate of 0 is a rounded one
         if not rate <= TINY_RATE or rows <= WARM_ROWS or is_clipped:
             return None
-        schedule = (
-            "Look at the schedule (warm-up, the number of steps that it is made for), at the optimiser's groups, and"
-            " whether the log rounds."
-        )
-        return likely(
-            f"the learning rate is {number(rate)} at most in {count(rows, 'row')}",
-            says="" if rate > 0 else "The learning rate is 0 in every row: no update is taken.",
-            remedy="" if rate > 0 else schedule,
-        )
+        evidence = f"the learning rate is {number(rate)} at most in {count(rows, 'row')}"
+        return likely(evidence, side="" if rate > 0 else "zero")
     if not run.is_still or run.has_moved or run.farthest >= STILL_REACH or np.isnan(rate):
         return None
-    if not _step_fraction(run) >= SMALL_FRACTION:
+    if not _clipped_step_fraction(run) >= SMALL_FRACTION:
         return None
     if frozen_parameters(run) or low_precision_weights(run) or endless_warmup(run):
         return None
@@ -298,24 +251,7 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
     )
 
 
-def _step_fraction(run: Evidence, max_grad_norm: float | None = None) -> float:
-    """Return the share of Adam's full step that the gradients leave, clipped as the settings say; NaN without any.
-
-    Adam divides a weight's gradient g by about |g| + epsilon; |g| is taken as the norm spread over all weights. Where
-    their number is not known the whole norm is, which no weight's gradient can exceed. Gradients of 0 say nothing.
-    """
-    limit = run.setting("max_grad_norm", np.inf) if max_grad_norm is None else max_grad_norm
-    norms = np.minimum(run.values("grad_norm"), limit)
-    if not (norms > 0).any():
-        return np.nan
-    gradient = float(np.median(norms[norms > 0])) / np.sqrt(run.weights.count if run.weights else 1)
-    return gradient / (gradient + run.setting("adam_epsilon", 1e-8))
-
-
-@RATIO_IS_ONE.cause(
-    "The KL term outweighs the advantages: it draws the policy back to its reference before anything is clipped.",
-    "Lower beta (GRPO today often uses 0).",
-)
+@rule
 def strong_kl(run: Evidence) -> Finding | None:
     """The KL in the loss lets no token's ratio to the reference leave the clip range, whatever its advantage.
 
@@ -327,21 +263,17 @@ def strong_kl(run: Evidence) -> Finding | None:
     size = float(np.sqrt(np.mean(advantages**2))) if len(advantages) else 1.0
     if not beta or run.settings.get("kl_placement") != "loss" or size / beta >= epsilon:
         return None
-    clipped = column(run.later, "clip/active")
-    held = "The KL term holds the policy at its reference: it never moves far enough to be clipped."
+    clipped = percent(median(column(run.later, "clip/active")))
     return (certain if run.is_still else likely)(
         f"beta={beta:g}: an advantage of {number(size)} (the usual size) balances the KL at a log ratio of"
         f" {number(size / beta)} to the reference, inside the clip range of {epsilon:g}",
         f"KL to the reference: {number(run.median('kl_ref/k3'))} nat per token (median)",
-        f"clip fraction on used batches: {percent(median(clipped))} (median)" if len(run.reach) else "",
-        says=held if run.is_still else "",
+        f"clip fraction on used batches: {clipped} (median)" if len(run.reach) else "",
+        side="still" if run.is_still else "",
     )
 
 
-@RATIO_IS_ONE.cause(
-    "The clip range is so narrow that tokens are clipped as soon as the policy moves, most of those that can be.",
-    "Widen epsilon and epsilon_high (0.2 for token ratios, 3e-4 and up for sequence ratios).",
-)
+@rule
 def tiny_epsilon(run: Evidence) -> Finding | None:
     """Most tokens that can be clipped are, from the second update on, and a usual range would have clipped few."""
     level = "token" if run.settings.get("importance_sampling_level", "token") == "token" else "sequence"
@@ -358,5 +290,8 @@ def tiny_epsilon(run: Evidence) -> Finding | None:
         f"the clip range of {narrow:g} clips {percent(clipped)} of the tokens with an advantage (median of the later"
         f" updates), {percent(second)} in the first of them",
         f"a range of {usual:g} would have clipped {percent(otherwise)}",
-        remedy=f"Widen {' and '.join(tight)}: {usual:g} or more is usual for {level} ratios.",
+        side="narrow",
+        keys=" and ".join(tight),
+        usual=usual,
+        level=level,
     )

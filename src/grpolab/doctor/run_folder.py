@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,44 +37,44 @@ def read_run(folder: Path) -> Evidence:
             raise Damaged(f"{folder / 'settings.yaml'} is not there, or says nothing")
     except Damaged as wrong:
         raise RequestError(f"run {folder.name}: settings.yaml cannot be read: {wrong}") from wrong
-    damaged: dict[str, None] = {}  # sentences, each once
+    damages: dict[str, None] = {}  # sentences, each once
 
-    def read(content: Callable[[Path], Content]) -> Content | None:
+    def read(content: Callable[..., Content], *arguments: Any) -> Content | None:
         try:
-            return content(folder)
+            return content(folder, *arguments)
         except Damaged as damage:
-            damaged[str(damage)] = None
+            damages[str(damage)] = None
             return None
 
-    outcome, weights = read(read_outcome), None
-    if outcome:
+    if outcome := read(read_outcome):
         read(read_result)
     tables, torn, not_finite = _read_journal(folder / "journal.jsonl", is_running=outcome is None)
     samples, unreadable = _read_kept_samples(folder)
     provenance = read(read_provenance) or {}
-    if outcome:
-        weights = read(partial(_read_final_weights, outcome, provenance.get("warm_start") or {}))
-    steps, beat = count(len(tables["rollouts"]), "rollout step"), read_json(folder / "running.json")
-    if outcome:
-        state = f"{outcome.get('outcome')} after {steps}" + (f": {outcome['reason']}" if outcome.get("reason") else "")
-    elif beat is None:
-        state = f"unfinished after {steps}: this is a diagnosis of what there is"
-    else:
-        state = f"still going, after {steps} of {beat.get('rollout_steps')}: this is a diagnosis so far"
-    if damaged:
-        state += "; damaged: its files are not those that it ended with, and no report counts it"
-    no_weights = [] if weights else ["the weights: they are kept when a run ends"]
+    weights = read(_read_final_weights, outcome, provenance.get("warm_start") or {}) if outcome else None
     return Evidence(
         run=folder.name,
-        state=state,
+        state=_describe_state(folder, outcome, len(tables["rollouts"]), bool(damages)),
         settings={key: value for key, value in settings.items() if key not in PLANTED},
         samples=samples,
         weights=weights,
-        unknown=(*damaged, *torn, *unreadable, *no_weights),
+        unknown=(*damages, *torn, *unreadable, *([] if weights else ["the weights: they are kept when a run ends"])),
         not_finite=not_finite,
         framework=(provenance.get("framework") or {}).get("name", "grpolab"),  # `RunFolder` writes one for TRL
         **tables,
     )
+
+
+def _describe_state(folder: Path, outcome: Mapping[str, Any] | None, rollouts: int, is_damaged: bool) -> str:
+    """Return how the run ended and after how many rollout steps, or that it has not."""
+    steps, beat = count(rollouts, "rollout step"), read_json(folder / "running.json")
+    damage = "; damaged: its files are not those that it ended with, and no report counts it" if is_damaged else ""
+    if outcome:
+        reason = f": {outcome['reason']}" if outcome.get("reason") else ""
+        return f"{outcome.get('outcome')} after {steps}{reason}{damage}"
+    if beat is None:
+        return f"unfinished after {steps}: this is a diagnosis of what there is{damage}"
+    return f"still going, after {steps} of {beat.get('rollout_steps')}: this is a diagnosis so far{damage}"
 
 
 def _read_journal(path: Path, is_running: bool) -> tuple[dict[str, pd.DataFrame], list[str], dict[str, list[int]]]:
@@ -122,7 +121,7 @@ def _read_kept_samples(folder: Path) -> tuple[pd.DataFrame, list[str]]:
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), problems
 
 
-def _read_final_weights(outcome: Mapping[str, Any], warm_start: Mapping[str, Any], folder: Path) -> Weights | None:
+def _read_final_weights(folder: Path, outcome: Mapping[str, Any], warm_start: Mapping[str, Any]) -> Weights | None:
     """Compare the weights of a run with its warm start's. Raises Damaged where they are not those of the outcome."""
     check_policy(folder, dict(outcome))
     signature = warm_start.get("signature")

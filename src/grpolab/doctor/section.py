@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import pandas as pd
 
@@ -56,26 +55,22 @@ def section(parts: Sequence[StudyRuns]) -> str:
 @lru_cache(maxsize=32)
 def causes_of(part: StudyRuns) -> dict[str, tuple[Finding, ...]]:
     """Return the findings of each run of a study by signature. Cached: section and tracking store both need them."""
-    return {signature: examine(run).findings for signature, run in _evidence(part)}
-
-
-def _evidence(part: StudyRuns) -> Iterator[tuple[str, Evidence]]:
-    """Yield signature and evidence of each run of a study."""
-    tables = {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
-    kept = kept_quantities(part)
+    by_run = {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
+    kept, causes = kept_quantities(part), {}
     for cell in part.done.to_dict("records"):
         signature = cell["signature"]
-        own = {name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all") for name, runs in tables.items()}
-        given = {key.removeprefix("setting/"): value for key, value in cell.items() if key.startswith("setting/")}
-        settings = {key: value for key, value in given.items() if pd.notna(value) and key not in PLANTED}
-        if pd.notna(cell.get("evaluation_items")):
-            settings["evaluation.items"] = cell["evaluation_items"]
-        numbers = {} if len(own["updates"]) else kept.get(signature, {})
-        state, thresholds = cell["outcome"], part.thresholds
-        yield (
-            signature,
-            Evidence(signature, state, settings, **own, numbers=numbers, thresholds=thresholds, metric=part.metric),
+        tables = {name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all") for name, runs in by_run.items()}
+        settings = {key.removeprefix("setting/"): value for key, value in cell.items() if key.startswith("setting/")}
+        settings["evaluation.items"] = cell.get("evaluation_items")
+        run = Evidence(
+            **{"run": signature, "state": cell["outcome"], **tables},
+            settings={key: value for key, value in settings.items() if pd.notna(value) and key not in PLANTED},
+            numbers={} if len(tables["updates"]) else kept.get(signature, {}),
+            thresholds=part.thresholds,
+            metric=part.metric,
         )
+        causes[signature] = examine(run).findings
+    return causes
 
 
 def examined(part: StudyRuns, causes: Mapping[str, tuple[Finding, ...]], prefix: str = "") -> Iterator[Examined]:
@@ -98,18 +93,15 @@ def write(runs: Sequence[Examined]) -> str:
     lost = [run for run in runs if run.lost]
     known, ill = sum(bool(run.cause) for run in lost), sum(bool(run.cause) and not run.lost for run in runs)
     ended = ", ".join(f"{n} {label}" for label in ENDED if (n := sum(run.lost == label for run in lost)))
-    sentences = [
-        f"{len(lost):,} of {count(len(runs), 'run')} are lost{f' ({ended})' if ended else ''}:",
-        f"{known} with a cause that the doctor knows, {len(lost) - known} without.",
-        f"Of the other {len(runs) - len(lost):,}, {ill} have a cause of trouble and {len(runs) - len(lost) - ill:,}"
-        " have none that is known.",
-    ]
-    arms = dict.fromkeys(run.arm for run in runs if run.lost or run.cause)
-    rows = [_row(arm, [run for run in runs if run.arm == arm]) for arm in arms]
     head = (
         "## Diagnosis\n\nFrom the journals alone (`grpolab diagnose RUN` looks at completions and weights too):"
-        f" {' '.join(sentences)} Numbers before a colon are seeds."
+        f" {len(lost):,} of {count(len(runs), 'run')} are lost{f' ({ended})' if ended else ''}: {known} with a cause"
+        f" that the doctor knows, {len(lost) - known} without. Of the other {len(runs) - len(lost):,}, {ill} have a"
+        f" cause of trouble and {len(runs) - len(lost) - ill:,} have none that is known. Numbers before a colon are"
+        " seeds."
     )
+    arms = dict.fromkeys(run.arm for run in runs if run.lost or run.cause)
+    rows = [_row(arm, [run for run in runs if run.arm == arm]) for arm in arms]
     return f"{head}\n\n{markdown_table(pd.DataFrame(rows))}" if rows else head
 
 
@@ -120,18 +112,18 @@ def _row(arm: str, runs: Sequence[Examined]) -> dict[str, str]:
         by_cause.setdefault(run.cause or UNKNOWN, []).append(run)
     causes = sorted(by_cause.items(), key=lambda of: -len(of[1]))
     lost = sorted((run for run in runs if run.lost), key=lambda run: run.seed)
+    courses = (f"{run.seed}: {run.course}{'' if run.lost == ENDED[0] else f' ({run.lost})'}" for run in lost)
+    evidence = (
+        f"{run.seed} ({run.run}, {run.findings[0].confidence}): {'; '.join(run.findings[0].evidence)}"
+        for run in (of[0] for _, of in causes)
+        if run.cause
+    )
     return {
         "arm": arm,
         "lost": f"{len(lost)} of {len(runs)}",
         "seeds by cause": "; ".join(f"{spans(run.seed for run in of)}: {cause}" for cause, of in causes),
-        "start, peak and end of the lost": "; ".join(
-            f"{run.seed}: {run.course}{'' if run.lost == ENDED[0] else f' ({run.lost})'}" for run in lost
-        ),
-        "evidence": ". ".join(
-            f"{run.seed} ({run.run}, {run.findings[0].confidence}): {'; '.join(run.findings[0].evidence)}"
-            for run in (of[0] for _, of in causes)
-            if run.cause
-        ),
+        "start, peak and end of the lost": "; ".join(courses),
+        "evidence": ". ".join(evidence),
     }
 
 
@@ -140,12 +132,12 @@ def assess(results: Results, studies: Sequence[StudyRuns]) -> None:
     for study in studies:
         if not len(study.done) or not results.plan(study.name).is_file():  # committed runs are not tracked
             continue
-        runs: dict[str, dict[str, Any]] = {}
-        labels = stability_table(study).to_dict("records")
-        for run, row in zip(examined(study, causes_of(study)), labels, strict=True):
-            numbers = {name: float(row[name]) for name in ASSESSED}
-            runs[run.run] = {
-                "metrics": {name: value for name, value in numbers.items() if math.isfinite(value)},
+        rows = stability_table(study).to_dict("records")
+        runs = {
+            run.run: {
+                "metrics": {name: float(row[name]) for name in ASSESSED if math.isfinite(row[name])},
                 "tags": {"lost": run.lost or "no", "cause": run.cause or "none known"},
             }
+            for run, row in zip(examined(study, causes_of(study)), rows, strict=True)
+        }
         write_json_atomic(results.assessment(study.name), runs)

@@ -16,7 +16,7 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.grpo.kl import kl_penalty
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, importance_ratio
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 from grpolab.settings.objective import Objective, SamplerCorrection
 
@@ -25,18 +25,16 @@ REJECTION = {"level": "token", "action": "mask", "metric": "ratio", "agg": "mean
 
 def objective(options: Options) -> Objective:
     """Translate options of `PPOActorConfig`; its KL (`kl_ctl`) is in the reward."""
-    get, sapo = options.get, {}
+    get, sapo, correction = options.get, {}, None
     if get("use_sapo_loss", False):
         sapo = {"temperature_positive": get("sapo_tau_pos", 1.0), "temperature_negative": get("sapo_tau_neg", 1.05)}
-    correction = None
     if get("rejection_sampling") is not None:  # the behaviour weight, geometric mean of a sequence's
         rule = {**REJECTION, **options["rejection_sampling"]}
         level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
-        mode, low, high = "truncate", 0.0, torch.inf  # for bounds that act on the mask and leave the weight
-        if is_bound_of_weight(rule):
+        correction = SamplerCorrection.of(level, "truncate", 0.0, torch.inf)  # other bounds act on the mask alone
+        if bounds_the_weight(rule):
             mode = "truncate" if rule["action"] == "clamp" else "mask"
-            low, high = rule["lower"] or 0.0, rule["upper"]
-        correction = SamplerCorrection.of(level, mode, low, high)
+            correction = SamplerCorrection.of(level, mode, rule["lower"] or 0.0, rule["upper"])
     return Objective.of(
         importance_sampling_level=get("importance_sampling_level", "token"),
         kernel="sapo" if sapo else "clipped",
@@ -51,16 +49,15 @@ def objective(options: Options) -> Objective:
     )
 
 
-def is_bound_of_weight(rule: Mapping[str, Any]) -> bool:
-    """Return whether rejection bounds the behaviour weight itself, instead of a KL, a sum or a maximum."""
+def bounds_the_weight(rule: Mapping[str, Any]) -> bool:
+    """Return True if rejection bounds the behaviour weight itself, and not a KL, a sum or a maximum."""
     return (rule["metric"], rule["agg"]) == ("ratio", "mean")
 
 
 def behaviour_weight(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
     """Return the proximal policy over the sampler's, bounded, in float32."""
     assert inputs.sampler_log_probs_BT is not None
-    old_BT, sampler_BT = inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float()
-    return sampler_weight(old_BT, sampler_BT, inputs.mask_BT, rule.level, rule.mode, rule.low, rule.high)
+    return sampler_weight(rule, inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float(), inputs.mask_BT)
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
@@ -81,10 +78,9 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return torch.where(mask_BT, importance_ratio(objective, log_ratio_BT, mask_BT), 0.0)
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the behaviour weight."""
-    rule = objective.sampler_correction
-    return per_token if rule is None else per_token * torch.where(inputs.mask_BT, behaviour_weight(rule, inputs), 0.0)
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the behaviour weight, 0 at padding, (B, T)."""
+    return torch.where(inputs.mask_BT, behaviour_weight(rule, inputs), 0.0)
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
@@ -107,10 +103,10 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 def replay_ppo(options: Options, inputs: Inputs) -> Replayed:
     """Replay the PPO loss; `old_logprobs` are the proximal policy's, `rollout_logprobs` the behaviour policy's."""
-    given = shared.make_loss_inputs(inputs)
+    batch = shared.make_loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
-    kept_BT = given.mask_BT if is_bound_of_weight(rule) else find_kept_tokens(rule, given)
-    return shared.replay_loss(FRAMEWORK, objective(options), given, kept_BT)
+    kept_BT = batch.mask_BT if bounds_the_weight(rule) else find_kept_tokens(rule, batch)
+    return shared.replay_loss(FRAMEWORK, objective(options), batch, kept_BT)
 
 
 def find_kept_tokens(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
@@ -150,29 +146,27 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 
     The mean is of the group or batch, or of the others in it; 0 if there is none. A group of one is divided by 1.
     """
-    rewards_B, size = inputs["rewards"], inputs["group_size"]
-    centred_B = rewards_B
-    if options["mean_level"] is not None:
-        rewards_PN = rewards_B.view(-1, size if options["mean_level"] == "group" else len(rewards_B))
-        total_P1, count = rewards_PN.sum(1, keepdim=True), rewards_PN.shape[1]
-        mean_PN = total_P1 / count
+    rewards_B = inputs["rewards"]
+    width = {"group": inputs["group_size"], "batch": len(rewards_B)}
+    if (level := options["mean_level"]) is not None:
+        rewards_PN = rewards_B.view(-1, width[level])
+        mean_PN = rewards_PN.sum(1, keepdim=True) / width[level]
         if options.get("mean_leave1out"):
-            mean_PN = (total_P1 - rewards_PN) / max(count - 1, 1)
-        centred_B = (rewards_PN - mean_PN).flatten()
-    if options["std_level"] is None:
-        return Replayed(tensors={"advantages": centred_B.float()})
-    centred_PN = centred_B.view(-1, size if options["std_level"] == "group" else len(rewards_B))
-    divisor = centred_PN.shape[1] - options.get("std_unbiased", True)
-    scale_P1 = torch.ones(len(centred_PN), 1)
-    if divisor:
-        scale_P1 = (centred_PN.square().sum(1, keepdim=True) / divisor).sqrt()
-    advantages_PN = centred_PN / (scale_P1 + options.get("eps", 1e-5))
-    return Replayed(tensors={"advantages": advantages_PN.flatten().float()})
+            mean_PN = (rewards_PN.sum(1, keepdim=True) - rewards_PN) / max(width[level] - 1, 1)
+        rewards_B = (rewards_PN - mean_PN).flatten()
+    if (level := options["std_level"]) is not None:
+        centred_PN, scale_P1 = rewards_B.view(-1, width[level]), torch.ones(len(rewards_B) // width[level], 1)
+        if divisor := width[level] - options.get("std_unbiased", True):
+            scale_P1 = (centred_PN.square().sum(1, keepdim=True) / divisor).sqrt()
+        rewards_B = (centred_PN / (scale_P1 + options.get("eps", 1e-5))).flatten()
+    return Replayed(tensors={"advantages": rewards_B.float()})
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=prepare, ratio=ratio, correct_importance=correct_importance),
+    prepare=prepare,
+    ratio=ratio,
+    importance_weight=importance_weight,
     metrics=metrics,
     replays={
         "ppo_actor_loss_fn": replay_ppo,

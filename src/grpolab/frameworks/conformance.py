@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Replay, load_framework
+from grpolab.frameworks.framework import Replayed, load_framework
 from grpolab.frameworks.rounding import largest_difference, spreads
 from grpolab.frameworks.vectors import FrameworkVariant, find_leaf, make_inputs, read_variants
 from grpolab.registry import FRAMEWORKS
 
-NOT_OUTPUTS = {"name", "inputs", "error"}
+NOT_TENSORS = {"name", "inputs", "error", "loss", "grad_logprobs", "metrics"}
 KINDS = ("loss", "gradient", "metric", "tensor")
 
 FLOAT64 = 1e-9  # largest relative error of what is computed in float64
@@ -49,7 +49,7 @@ class Compared:
 
     @property
     def kind(self) -> str:
-        """Return loss, gradient, metric, or tensor for all else."""
+        """Return one of KINDS: tensor for all that is not another."""
         word = self.output.partition(" ")[0]
         return word if word in KINDS else "tensor"
 
@@ -89,22 +89,20 @@ class Case:
 
     def outputs(self) -> tuple[dict[str, Tensor], float]:
         """Replay the case: outputs by name, and the sum of the absolute terms of its loss."""
-        replayed = find_replay(self.variant)(self.variant.options, self.inputs)
+        replayed, leaf = replay(self.variant, self.inputs), find_leaf(self.inputs)
         outputs = {f"metric {name}": to_float64(value) for name, value in replayed.metrics.items()}
         outputs |= {name: to_float64(value) for name, value in replayed.tensors.items()}
         if replayed.loss is not None:
-            leaf = find_leaf(self.inputs)
             assert leaf is not None
-            gradient = None
+            outputs |= {"loss": to_float64(replayed.loss), "gradient": torch.zeros_like(leaf)}
             if replayed.loss.requires_grad:
                 (gradient,) = torch.autograd.grad(replayed.loss, leaf, retain_graph=True, allow_unused=True)
-            outputs["loss"] = to_float64(replayed.loss)
-            outputs["gradient"] = torch.zeros_like(leaf) if gradient is None else gradient
+                outputs["gradient"] = outputs["gradient"] if gradient is None else gradient
         return outputs, replayed.scale
 
     def scale(self, output: str) -> float:
         """Return what an error is relative to: the output's largest finite number, or what a loss adds up."""
-        largest = _largest(self.expected[output])
+        largest = largest_size(self.expected[output])
         if output == "gradient":
             return largest
         least = LEAST_METRIC if output.startswith("metric ") else LEAST_TENSOR
@@ -129,7 +127,7 @@ class Case:
         scale = self.scale(output)
         if output not in self.stored or not scale:
             return FLOAT64
-        return FLOAT64 + STORED * _largest(self.expected[output]) / scale
+        return FLOAT64 + STORED * largest_size(self.expected[output]) / scale
 
     def bound(self, output: str) -> float:
         """Return the cheap bound plus what float32 on the way to the output explains; costs eight replays."""
@@ -144,25 +142,24 @@ class Case:
             yield Compared(self.name, output, error, bound if error <= bound else self.bound(output))
 
 
-def _largest(values: Tensor) -> float:
+def largest_size(values: Tensor) -> float:
     """Return the largest absolute value that is finite; 0 if there is none."""
     return max(values[values.isfinite()].abs().flatten().tolist(), default=0.0)
 
 
-def find_replay(variant: FrameworkVariant) -> Replay:
-    """Return the function that replays a variant."""
-    return load_framework(variant.framework).replays[variant.function]
+def replay(variant: FrameworkVariant, inputs: Mapping[str, Any]) -> Replayed:
+    """Replay one case. Raises ValueError for what the framework refuses."""
+    return load_framework(variant.framework).replays[variant.function](variant.options, inputs)
 
 
 def read_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return what the framework reported, by the output's name."""
-    named = {name: value for name, value in case.items() if name not in NOT_OUTPUTS}
-    loss, gradient, metrics = (named.pop(name, None) for name in ("loss", "grad_logprobs", "metrics"))
-    outputs = {"loss": to_float64(loss)} if "loss" in case else {}
-    if "loss" in case and gradient is not None:
-        outputs["gradient"] = to_float64(gradient)
-    outputs |= {f"metric {name}": to_float64(value) for name, value in (metrics or {}).items()}
-    return outputs | {name: to_float64(named[name]) for name in sorted(named)}
+    outputs = {"loss": case["loss"]} if "loss" in case else {}
+    if outputs and case.get("grad_logprobs") is not None:
+        outputs["gradient"] = case["grad_logprobs"]
+    outputs |= {f"metric {name}": value for name, value in (case.get("metrics") or {}).items()}
+    outputs |= {name: case[name] for name in sorted(case.keys() - NOT_TENSORS)}
+    return {name: to_float64(value) for name, value in outputs.items()}
 
 
 def find_float32_outputs(cases: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -171,12 +168,11 @@ def find_float32_outputs(cases: Sequence[Mapping[str, Any]]) -> set[str]:
     for case in cases:
         for output, value in read_outputs(case).items():
             numbers.setdefault(output, []).append(value[value.isfinite()].flatten())
-    joined = {output: torch.cat(values) for output, values in numbers.items()}
-    return {
-        output
-        for output, values_N in joined.items()
-        if values_N.equal(values_N.float().double()) and (values_N.frexp().mantissa * 2**12 % 1).any()
-    }
+
+    def are_float32(values_N: Tensor) -> bool:
+        return values_N.equal(values_N.float().double()) and bool((values_N.frexp().mantissa * 2**12 % 1).any())
+
+    return {output for output, values in numbers.items() if are_float32(torch.cat(values))}
 
 
 def to_float64(value: Any) -> Tensor:
@@ -192,11 +188,11 @@ def replay_archive(path: Path) -> Iterator[VariantVerdict]:
 def replay_variant(variant: FrameworkVariant) -> VariantVerdict:
     """Replay every case of a variant, or say why not; what the framework refused must be refused here too."""
     name = variant.full_name
-    if reason := _reason_against(variant):
+    if reason := explain_no_replay(variant):
         return VariantVerdict(name, unsupported=reason)
     refused = [case for case in variant.cases if "error" in case]
     try:
-        compared = [_compare_refusal(variant, case) for case in refused]
+        compared = [compare_refusal(variant, case) for case in refused]
         compared += [output for case in replay_cases(variant) for output in case.compare()]
     except (ValueError, KeyError) as unknown:
         return VariantVerdict(name, unsupported=f"its options are not carried here: {unknown}")
@@ -206,20 +202,20 @@ def replay_variant(variant: FrameworkVariant) -> VariantVerdict:
     return VariantVerdict(name, len(variant.cases) - len(refused), len(refused), compared)
 
 
-def _reason_against(variant: FrameworkVariant) -> str | None:
+def explain_no_replay(variant: FrameworkVariant) -> str | None:
     """Return why the variant is not replayed; None if it is."""
     if variant.framework not in FRAMEWORKS:
         return f"framework {variant.framework} is unknown here"
     framework = load_framework(variant.framework)
-    for pattern, reason in framework.not_reproduced.items():
-        if fnmatch.fnmatchcase(variant.name, pattern):
-            return reason
-    return None if variant.function in framework.replays else f"function {variant.function} is unknown here"
+    unknown = None if variant.function in framework.replays else f"function {variant.function} is unknown here"
+    reasons = framework.not_reproduced.items()
+    return next((reason for pattern, reason in reasons if fnmatch.fnmatchcase(variant.name, pattern)), unknown)
 
 
-def _compare_refusal(variant: FrameworkVariant, case: Mapping[str, Any]) -> Compared:
+def compare_refusal(variant: FrameworkVariant, case: Mapping[str, Any]) -> Compared:
+    """Replay a case that the framework refused: an error of 0 if it is refused here too."""
     try:
-        find_replay(variant)(variant.options, make_inputs(case))
+        replay(variant, make_inputs(case))
     except ValueError:
         return Compared(case["name"], "refusal", 0.0, 0)
     return Compared(case["name"], "refusal", torch.inf, 0)
@@ -233,24 +229,14 @@ def replay_cases(variant: FrameworkVariant) -> Iterator[Case]:
 
 def verdicts_to_json(verdicts: Sequence[VariantVerdict]) -> dict[str, Any]:
     """Return the counts, and every variant with its worst errors and its misses."""
-    rows = [
-        {
-            "variant": verdict.variant,
-            "cases": verdict.cases,
-            "refused": verdict.refused,
-            "agrees": verdict.agrees,
-            "worst": {kind: verdict.worst(kind) for kind in KINDS},
-            "misses": [asdict(miss) for miss in verdict.misses],
-            "unsupported": verdict.unsupported,
-        }
-        for verdict in verdicts
-    ]
-    return {
-        "replayed": sum(verdict.agrees is not None for verdict in verdicts),
-        "agree": sum(verdict.agrees is True for verdict in verdicts),
-        "unsupported": sum(verdict.agrees is None for verdict in verdicts),
-        "variants": rows,
-    }
+    answers, rows = [verdict.agrees for verdict in verdicts], []
+    for verdict in verdicts:
+        row = {"variant": verdict.variant, "cases": verdict.cases, "refused": verdict.refused, "agrees": verdict.agrees}
+        row |= {"worst": {kind: verdict.worst(kind) for kind in KINDS}, "misses": list(map(asdict, verdict.misses))}
+        rows.append({**row, "unsupported": verdict.unsupported})
+    unsupported = answers.count(None)
+    counts = {"replayed": len(rows) - unsupported, "agree": answers.count(True), "unsupported": unsupported}
+    return {**counts, "variants": rows}
 
 
 def format_verdicts(verdicts: Sequence[VariantVerdict], each: bool = False) -> Iterator[str]:
@@ -258,7 +244,6 @@ def format_verdicts(verdicts: Sequence[VariantVerdict], each: bool = False) -> I
     titles = ("variants", "cases", *(f"worst {kind}" for kind in KINDS), "verdict")
     yield f"{'':<52}" + "".join(f"{title:>16}" for title in titles)
     replayed = [verdict for verdict in verdicts if verdict.unsupported is None]
-    left_out = [verdict for verdict in verdicts if verdict.unsupported is not None]
     rows: dict[str, list[VariantVerdict]] = {}
     for verdict in replayed:
         rows.setdefault(verdict.variant if each else verdict.variant.partition("__")[0], []).append(verdict)
@@ -271,11 +256,9 @@ def format_verdicts(verdicts: Sequence[VariantVerdict], each: bool = False) -> I
             most = max(verdict.misses, key=lambda miss: miss.error)
             worst = f"{most.output} of case {most.case}: {most.error:.1e}"
             yield f"miss: {verdict.variant}: {len(verdict.misses)} outputs, the worst is {worst}"
-    yield from (
-        f"not replayed: {verdict.variant}: {verdict.unsupported}" for verdict in verdicts if verdict.unsupported
-    )
-    agreeing = sum(verdict.agrees is True for verdict in replayed)
+    yield from (f"not replayed: {one.variant}: {one.unsupported}" for one in verdicts if one.unsupported)
+    agreeing, cases = sum(verdict.agrees is True for verdict in replayed), sum(verdict.cases for verdict in replayed)
     yield (
-        f"{len(verdicts)} variants: {len(replayed)} replayed with {sum(verdict.cases for verdict in replayed)} cases,"
-        f" {agreeing} agree, {len(replayed) - agreeing} miss; {len(left_out)} not replayed"
+        f"{len(verdicts)} variants: {len(replayed)} replayed with {cases} cases, {agreeing} agree,"
+        f" {len(replayed) - agreeing} miss; {len(verdicts) - len(replayed)} not replayed"
     )

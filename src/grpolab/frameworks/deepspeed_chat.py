@@ -12,19 +12,13 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.grpo import loss as core
-from grpolab.grpo.loss import LossInputs, LossRecipe
+from grpolab.grpo.loss import LossInputs
 from grpolab.settings.objective import Objective
 
 
 def objective(options: Options) -> Objective:
     """Translate the trainer's fields, set in `__init__`; its KL is in the reward."""
     return Objective.of(epsilon=options.get("cliprange", 0.2), loss_form="max_negative", kl_estimator="k1")
-
-
-def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
-    """Return log pi_new - log pi_old times the mask."""
-    return core.log_ratio(objective, inputs) * inputs.mask_BT
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -60,7 +54,9 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=shared.keep_padding, log_ratio=log_ratio, average=average),
+    prepare=shared.keep_padding,
+    log_ratio=shared.masked_log_ratio,
+    average=average,
     replays={
         "DeepSpeedPPOTrainer.actor_loss_fn": replay_loss,
         "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns": replay_advantages,

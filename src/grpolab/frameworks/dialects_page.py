@@ -21,13 +21,8 @@ from grpolab.settings.run import RunSettings
 
 AXES = [name for name in ObjectiveSettings.model_fields if name != "framework"]
 PPO = Objective.of(beta=0.1)
-# Ratios and advantage of each sequence of the example.
-EXAMPLE: list[tuple[float, list[float]]] = [
-    (0.9, [1.5, 1.3, 1.25, 2.0, 0.7, 1.1]),
-    (-1.3, [0.5, 0.6, 0.75, 0.3]),
-    (0.0, [1.6]),
-    (0.6, [1.4, 1.9, 0.9]),
-]
+# Advantage of each sequence of the example -> its ratios.
+EXAMPLE = {0.9: [1.5, 1.3, 1.25, 2.0, 0.7, 1.1], -1.3: [0.5, 0.6, 0.75, 0.3], 0.0: [1.6], 0.6: [1.4, 1.9, 0.9]}
 # What several frameworks report, as `framework/metric`, under names that are alike or not.
 FAMILIES = {
     "The clip fraction": " ".join("/".join(item) for item in CLIP_METRIC.items())
@@ -56,8 +51,8 @@ OTHER_NAMES = """\
 def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> str:
     """Return the whole page, from every dialect's settings and its file's comment, by the dialect's name."""
     inputs = make_example()
-    ratios = "; ".join(f"A = {A:g}: {', '.join(f'{r:g}' for r in row)}" for A, row in EXAMPLE)
-    values = {name: _format_axes(each) for name, each in settings.items()}
+    ratios = "; ".join(f"A = {A:g}: {', '.join(f'{r:g}' for r in row)}" for A, row in EXAMPLE.items())
+    values = {name: format_axes(each) for name, each in settings.items()}
     first, *others = (values[name] for name in FRAMEWORKS)
     same = [axis for axis in AXES if all(other[axis] == first[axis] for other in others)]
     rows = [[f"`{axis}`", *(values[name][axis] for name in FRAMEWORKS)] for axis in AXES if axis not in same]
@@ -66,105 +61,102 @@ def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> st
         "Written by `grpolab dialects` from `conf/dialect/`, the vocabulary, and what the adapters in `frameworks/`"
         " compute. `dialect=verl` is a framework's default, `dialect=verl/gspo` one of its modes.",
         "## The defaults, side by side",
-        _table(["axis", *FRAMEWORKS], rows),
+        table(["axis", *FRAMEWORKS], rows),
         f"The same in all (- is: not there): {', '.join(f'`{axis}` {first[axis]}' for axis in same)}."
         " The KL's axes mean something where `beta` is above 0.",
         "\n".join(f"- **{name}**: {comments[name]}" for name in FRAMEWORKS),
         "## Modes, as differences from their framework's default",
-        *(_modes(framework, values, comments) for framework in FRAMEWORKS),
+        *(modes_of(framework, values, comments) for framework in FRAMEWORKS),
         "## Same name, different maths",
         "Every number below is one batch, through each framework's adapter, with one objective (token ratio, clip .2 on"
         f" both sides, token mean, beta .1). Its ratios: {ratios}. Reference and sampler are the old policy.",
-        _clip_fractions(inputs),
-        *(_family(title, members, settings, inputs) for title, members in FAMILIES.items()),
+        clip_fractions(inputs),
+        *(family(title, members, settings, inputs) for title, members in FAMILIES.items()),
         "### Averages",
         "The last column averages the example's ratios; completions may have 16 tokens.",
-        _averages(values, inputs),
+        averages(values, inputs),
         "### Other names",
         OTHER_NAMES,
     ]
     return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
 
 
-def _format_axes(settings: RunSettings) -> dict[str, str]:
-    """Format the axes; of the kernels' options only the chosen kernel's."""
+def format_axes(settings: RunSettings) -> dict[str, str]:
+    """Format the axes; of the kernels' options only those of the run's kernel."""
     dumped = settings.model_dump(include=set(AXES))
     dumped["kernel_options"] = (dumped["kernel_options"] or {}).get(dumped["kernel"])
-    return {axis: _format(dumped[axis]) for axis in AXES}
+    return {axis: format_value(dumped[axis]) for axis in AXES}
 
 
-def _format(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value; - is: not there."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_format(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *([cell.replace("|", "&#124;") for cell in cells] for cells in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _modes(framework: str, values: Mapping[str, Mapping[str, str]], comments: Mapping[str, str]) -> str:
+def modes_of(framework: str, values: Mapping[str, Mapping[str, str]], comments: Mapping[str, str]) -> str:
     """Return a folded table of a framework's modes."""
     rows = []
-    for name in (name for name in values if name.startswith(f"{framework}/")):
-        changes = [f"`{axis}` {values[name][axis]}" for axis in AXES if values[name][axis] != values[framework][axis]]
-        rows.append([f"`{name}`", comments[name], "; ".join(changes) or "nothing"])
+    for name, axes in values.items():
+        if name.startswith(f"{framework}/"):
+            changes = [f"`{axis}` {axes[axis]}" for axis in AXES if axes[axis] != values[framework][axis]]
+            rows.append([f"`{name}`", comments[name], "; ".join(changes) or "nothing"])
     if not rows:
         return f"{framework} has no other mode."
-    table = _table(["mode", "what it is", "what differs"], rows)
-    return f"<details><summary>modes of {framework} ({len(rows)})</summary>\n\n{table}\n\n</details>"
+    modes = table(["mode", "what it is", "what differs"], rows)
+    return f"<details><summary>modes of {framework} ({len(rows)})</summary>\n\n{modes}\n\n</details>"
 
 
 def make_example() -> LossInputs:
     """Make four ragged sequences, one without an advantage; reference and sampler are the old policy."""
-    rows = [torch.tensor(ratios, dtype=torch.double) for _, ratios in EXAMPLE]
+    rows = [torch.tensor(ratios, dtype=torch.double) for ratios in EXAMPLE.values()]
     ratio_BT = pad_sequence(rows, batch_first=True, padding_value=1.0)
     mask_BT = pad_sequence([torch.ones_like(row_T) for row_T in rows], batch_first=True).bool()
-    old_BT = torch.full_like(ratio_BT, -1.0)
-    advantages_B1 = torch.tensor([[A] for A, _ in EXAMPLE], dtype=torch.double)
+    old_BT, advantages_B1 = torch.full_like(ratio_BT, -1.0), torch.tensor(list(EXAMPLE), dtype=torch.double)[:, None]
     return LossInputs(old_BT + ratio_BT.log(), old_BT, advantages_B1, mask_BT, Totals.of(mask_BT), old_BT, old_BT)
 
 
-def _clip_fractions(inputs: LossInputs) -> str:
+def clip_fractions(inputs: LossInputs) -> str:
     """Return a table of the example's clip fraction in every way to count it."""
-    by_sum = PPO.but(aggregation="sequence_sum_nonempty")
     undivided = replace(inputs, totals=replace(inputs.totals, sequences=1))
-    per_sample = compute_metrics("slime", PPO.but(aggregation="sequence_mean"), undivided)
-    summed, roll = compute_metrics("roll", by_sum, inputs), compute_metrics("roll", PPO, inputs)
-    gated = compute_metrics("trl", PPO, inputs)["clip_ratio/region_mean"]
+    by_sample, by_sum = PPO.but(aggregation="sequence_mean"), PPO.but(aggregation="sequence_sum_nonempty")
+    trl, roll = compute_metrics("trl", PPO, inputs), compute_metrics("roll", PPO, inputs)
     ways = {
-        "gated, mean over tokens: TRL, verl, OpenRLHF, AReaL, open-instruct, SkyRL, torchtune": gated,
+        "gated, mean over tokens: TRL, verl, OpenRLHF, AReaL, open-instruct, SkyRL, torchtune": trl[CLIP_METRIC["trl"]],
         "gated, mean over sequences: prime-rl": compute_metrics("prime_rl", PPO, inputs)["is_masked"],
         "ratio-only, over tokens: ROLL rlvr `ppo_ratio_clipfrac`": roll["actor/ppo_ratio_clipfrac@sum"],
         "ratio-only, over all positions, padding too: ROLL's base worker": roll["actor/ppo_ratio_clipfrac"],
-        "gated, a sum of sequences' means: slime before its engine divides": per_sample["pg_clipfrac"],
-        "gated, a sum over tokens: ROLL with seq-mean-token-sum": summed["actor/clipfrac@sum"],
     }
-    return _table(["how it is counted", "clip fraction"], [[way, f"{value:.2f}"] for way, value in ways.items()])
+    slime, roll = compute_metrics("slime", by_sample, undivided), compute_metrics("roll", by_sum, inputs)
+    ways["gated, a sum of sequences' means: slime before its engine divides"] = slime["pg_clipfrac"]
+    ways["gated, a sum over tokens: ROLL with seq-mean-token-sum"] = roll["actor/clipfrac@sum"]
+    return table(["how it is counted", "clip fraction"], [[way, f"{value:.2f}"] for way, value in ways.items()])
 
 
-def _family(title: str, members: str, settings: Mapping[str, RunSettings], inputs: LossInputs) -> str:
+def family(title: str, members: str, settings: Mapping[str, RunSettings], inputs: LossInputs) -> str:
     """Return the definitions of one thing by several frameworks, and what each makes of the example."""
     rows = []
     for framework, _, name in (member.partition("/") for member in members.split()):
-        values = [
-            compute_metrics(framework, point, inputs) for point in (PPO, resolve_run(settings[framework]).objective)
-        ]
-        numbers = [f"{logged[name]:.4f}" if name in logged else "-" for logged in values]
+        points = PPO, resolve_run(settings[framework]).objective
+        values = [compute_metrics(framework, point, inputs).get(name) for point in points]
+        numbers = ["-" if value is None else f"{value:.4f}" for value in values]
         rows.append([framework, f"`{name}`", FRAMEWORK_METRICS[framework][name], *numbers])
-    return f"### {title}\n\n" + _table(["framework", "name", "definition", "here", "by its default"], rows)
+    return f"### {title}\n\n" + table(["framework", "name", "definition", "here", "by its default"], rows)
 
 
-def _averages(values: Mapping[str, Mapping[str, str]], inputs: LossInputs) -> str:
+def averages(values: Mapping[str, Mapping[str, str]], inputs: LossInputs) -> str:
     """Return every aggregation, whose default it is, and the mean that it makes of the example's ratios."""
-    totals = replace(inputs.totals, max_completion_length=16)
-    ratio_BT = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp()
+    totals, ratio_BT = replace(inputs.totals, max_completion_length=16), (inputs.log_probs_BT + 1).exp()
     rows = []
     for name, path in AGGREGATIONS.items():
         rule = resolve(path)
         average = float((ratio_BT * rule(inputs.mask_BT.double(), totals)).sum())
         users = [framework for framework in FRAMEWORKS if values[framework]["aggregation"] == name]
         rows.append([f"`{name}`", " ".join(rule.__doc__.split()), ", ".join(users) or "-", f"{average:.4f}"])
-    return _table(["aggregation", "definition", "default of", "here"], rows)
+    return table(["aggregation", "definition", "default of", "here"], rows)

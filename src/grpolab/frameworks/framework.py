@@ -44,15 +44,14 @@ Inputs: TypeAlias = Mapping[str, Any]  # of a case; `logprobs` takes a gradient
 Replay: TypeAlias = Callable[[Options, Inputs], Replayed]
 
 
-@dataclass(frozen=True)
-class Framework:
-    """Somebody else's trainer."""
+@dataclass(frozen=True, kw_only=True)
+class Framework(LossRecipe):
+    """Somebody else's trainer: the steps of the loss that are its own, and how we prove it."""
 
     objective: Callable[[Options], Objective]  # raises ValueError for options that it does not have
-    recipe: LossRecipe
-    replays: Mapping[str, Replay]  # by the name behind the path of a vector file's `function`
     # Metrics of an update under its names, from a minibatch and its loss; called without gradient.
     metrics: Callable[[Objective, LossInputs, Loss], dict[str, float]] = lambda objective, inputs, loss: {}
+    replays: Mapping[str, Replay]  # by the name behind the path of a vector file's `function`
     # Pattern of variant names -> why they are not reproduced, with the size of the difference.
     not_reproduced: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,12 +63,9 @@ def load_framework(name: str) -> Framework:
 
 
 def compute_metrics(name: str, objective: Objective, inputs: LossInputs, loss: Loss | None = None) -> dict[str, float]:
-    """Return what a framework logs of a minibatch; call it without gradient.
-
-    `loss` is the minibatch's, if it was computed that framework's way already.
-    """
+    """Return what a framework logs of a minibatch, whose loss that way may be known; call it without gradient."""
     framework = load_framework(name)
-    return framework.metrics(objective, inputs, loss or policy_loss(objective, inputs, framework.recipe))
+    return framework.metrics(objective, inputs, loss or policy_loss(objective, inputs, framework))
 
 
 def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, float]:
@@ -78,21 +74,18 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
     All count at the objective's own ratio, kernel and range. KL, entropy bonus, masks and sampler weights are left out,
     because each framework has its own.
     """
-    switched_off = ("top_entropy_quantile", "off_policy_mask_threshold", "sampler_correction")
-    bare_objective = objective.but(
-        beta=0.0, kl_estimator="k3", kl_gradient="plain", entropy_coef=0.0, **dict.fromkeys(switched_off)
-    )
-    bare_inputs = replace(inputs, reference_log_probs_BT=None, sampler_log_probs_BT=None, entropy_BT=None)
-    logged = {name: compute_metrics(name, bare_objective, bare_inputs) for name in CLIP_METRIC}
+    off = dict.fromkeys(("top_entropy_quantile", "off_policy_mask_threshold", "sampler_correction"))
+    objective = objective.but(beta=0.0, kl_estimator="k3", kl_gradient="plain", entropy_coef=0.0, **off)
+    inputs = replace(inputs, reference_log_probs_BT=None, sampler_log_probs_BT=None, entropy_BT=None)
+    logged = {name: compute_metrics(name, objective, inputs) for name in CLIP_METRIC}
     return {name: logged[name][metric] for name, metric in CLIP_METRIC.items() if metric in logged[name]}
 
 
 @torch.no_grad()
 def logged_metrics(settings: Resolved, update: Update) -> dict[str, float]:
-    """Return what frameworks log of one of our optimiser steps, by journal name.
+    """Return what the run's own framework logs of an optimiser step, by journal name.
 
-    These are the metrics of the run's own framework and, if the settings ask for them, the clip fraction by each
-    framework's definition.
+    If the settings ask for them, the clip fractions by each framework's definition come behind.
     """
     framework = settings.framework
     logged = compute_metrics(framework, update.objective, update.inputs, update.whole_loss) if framework else {}

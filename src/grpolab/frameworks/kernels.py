@@ -38,11 +38,11 @@ def cispo_masked(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor,
 
     ROLL `cispo_use_unified_mask`.
     """
-    plain = cispo(objective, inputs, log_ratio_BT, ratio)
+    parts = cispo(objective, inputs, log_ratio_BT, ratio)
     low, high = find_clipped(objective, inputs.advantages, ratio)
     kept = ~(low | high)
-    masks = {"active_low": low, "active_high": high, "capped": plain.capped & kept}
-    return SurrogateParts.of(objective, ratio, plain.loss * kept, **masks)
+    masks = {"active_low": low, "active_high": high, "capped": parts.capped & kept}
+    return SurrogateParts.of(objective, ratio, parts.loss * kept, **masks)
 
 
 def band(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
@@ -149,16 +149,16 @@ def clip_cov(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, rat
     Drawn are max(1, int(`share` N)) of the unclipped tokens with covariance in (`lower`, `upper`): those with the
     smallest noise. verl `clip_cov`, which draws them from torch's global generator.
     """
-    plain, options = clipped(objective, inputs, log_ratio_BT, ratio), objective.options
+    parts, options = clipped(objective, inputs, log_ratio_BT, ratio), objective.options
     covariance_BT = token_covariance(inputs)
     eligible_BT = (covariance_BT > options["lower"]) & (covariance_BT < options["upper"])
-    eligible_BT &= inputs.mask_BT & ~(plain.active_low | plain.active_high)
+    eligible_BT &= inputs.mask_BT & ~(parts.active_low | parts.active_high)
     count = max(int(options["share"] * int(inputs.mask_BT.sum())), 1)
     assert inputs.noise_BT is not None
     order = torch.where(eligible_BT, inputs.noise_BT, torch.inf).flatten().argsort()[:count]
     drawn_BT = torch.zeros_like(eligible_BT).flatten().index_fill(0, order, True).view_as(eligible_BT) & eligible_BT
-    masks = {"active_low": plain.active_low & ~drawn_BT, "active_high": plain.active_high & ~drawn_BT}
-    return SurrogateParts.of(objective, ratio, plain.loss * ~drawn_BT, **masks, outer=plain.outer, dropped=drawn_BT)
+    masks = {"active_low": parts.active_low & ~drawn_BT, "active_high": parts.active_high & ~drawn_BT}
+    return SurrogateParts.of(objective, ratio, parts.loss * ~drawn_BT, **masks, outer=parts.outer, dropped=drawn_BT)
 
 
 def kl_cov(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
@@ -185,12 +185,12 @@ def dppo_tv(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, rati
 
     The binary total variation of DPPO; verl `dppo_tv`. Option: `cap` of the weight. A = 0 counts as negative.
     """
-    return _capped_weight(objective, inputs, ratio, *beyond_tv(objective, inputs))
+    return cap_weight(objective, inputs, ratio, *beyond_tv(objective, inputs))
 
 
 def dppo_kl(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """-sg(min(r, cap)) A log pi, without tokens whose binary KL passed epsilon (up: epsilon_high). verl `dppo_kl`."""
-    return _capped_weight(objective, inputs, ratio, *beyond_kl(objective, inputs))
+    return cap_weight(objective, inputs, ratio, *beyond_kl(objective, inputs))
 
 
 def dppo_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
@@ -198,7 +198,7 @@ def dppo_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, r
 
     prime-rl's default. Options: `advantage_weight` a, `drift_weight` b.
     """
-    return _pulled_back(objective, inputs, log_ratio_BT, ratio, *beyond_tv(objective, inputs))
+    return pull_back(objective, inputs, log_ratio_BT, ratio, *beyond_tv(objective, inputs))
 
 
 def ipo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
@@ -208,7 +208,7 @@ def ipo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: T
     """
     moved_BT = probability_change(inputs)
     low, high = moved_BT < -objective.epsilon, moved_BT > objective.epsilon_above
-    return _pulled_back(objective, inputs, log_ratio_BT, ratio, low, high)
+    return pull_back(objective, inputs, log_ratio_BT, ratio, low, high)
 
 
 def beyond_tv(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
@@ -240,18 +240,18 @@ def binary_kl(new_BT: Tensor, old_BT: Tensor) -> Tensor:
     return p_old_BT * (old_BT - new_BT) + (1 - p_old_BT) * rest_BT
 
 
-def _capped_weight(
-    objective: Objective, inputs: LossInputs, ratio: Tensor, low: Tensor, high: Tensor
-) -> SurrogateParts:
-    r, cap = ratio.detach(), objective.options["cap"]
-    weight = torch.where(low | high, 0.0, r.clamp(max=cap))
-    masks = {"out_of_range": low | high, "active_low": low, "active_high": high, "capped": ~(low | high) & (r > cap)}
+def cap_weight(objective: Objective, inputs: LossInputs, ratio: Tensor, low: Tensor, high: Tensor) -> SurrogateParts:
+    """Return the loss of `dppo_tv` without the tokens of two masks."""
+    r, cap, beyond = ratio.detach(), objective.options["cap"], low | high
+    weight, capped = torch.where(beyond, 0.0, r.clamp(max=cap)), ~beyond & (r > cap)
+    masks = {"out_of_range": beyond, "active_low": low, "active_high": high, "capped": capped}
     return weighted_gradient(objective, inputs, ratio, weight, **masks)
 
 
-def _pulled_back(
+def pull_back(
     objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor, low: Tensor, high: Tensor
 ) -> SurrogateParts:
+    """Return the loss of `dppo_ratio`; the tokens of two masks lose its first part."""
     options = objective.options
     surrogate = torch.where(low | high, 0.0, options["advantage_weight"] * inputs.advantages * ratio)
     loss = options["drift_weight"] * log_ratio_BT.square() - surrogate

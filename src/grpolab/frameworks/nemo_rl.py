@@ -1,7 +1,7 @@
 """NeMo-RL 7ea279ab (v0.1.0+1338): `nemo_rl/algorithms/loss/loss_functions.py`, `ClippedPGLossFn`.
 
-Its own way: every divisor has +1e-8; the KL is multiplied by a weight before its output clamp, and that weight takes no
-gradient where the input clamp acts; an infinite sampler weight counts as 0.
+Its own way: 1e-8 is added to every divisor; the KL is multiplied by a weight before its output clamp, and this weight
+has no gradient where the input clamp acts; an infinite sampler weight counts as 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, importance_ratio
 from grpolab.grpo.ratios import bounded_weight
 from grpolab.registry import KL_ESTIMATORS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
@@ -24,16 +24,15 @@ TINY = 1e-8
 
 
 def objective(options: Options) -> Objective:
-    """Translate options of `ClippedPGLossConfig`; `force_on_policy_ratio` also says old = current."""
-    get = options.get
+    """Translate options of `ClippedPGLossConfig`; with `force_on_policy_ratio` the old policy is the current one."""
+    get, correction = options.get, None
     kernels = {"disable_ppo_ratio": "policy_gradient", "force_on_policy_ratio": "ratio", "use_cispo": "cispo"}
     level = "sequence" if get("sequence_level_importance_ratios", False) else "token"
-    correction = None
     if get("use_importance_sampling_correction", False):
         kind, low = get("truncated_importance_sampling_type"), get("truncated_importance_sampling_ratio_min") or 0.0
         high = torch.inf if kind is None else options["truncated_importance_sampling_ratio"]
         mode = "mask" if kind in ("icepop", "seq-mask-tis") else "truncate"
-        # seq-mask-tis keeps or drops rows; their tokens have their own weight.
+        # seq-mask-tis keeps or drops a whole row; each token then has a weight of its own.
         correction = SamplerCorrection.of("geometric" if kind == "seq-mask-tis" else level, mode, low, high)
     return Objective.of(
         importance_sampling_level=level,
@@ -52,48 +51,46 @@ def objective(options: Options) -> Objective:
     )
 
 
-def divided(values: Tensor, mask: Tensor, count: float) -> Tensor:
-    """Divide the sum over the mask by (count + 1e-8): NeMo-RL's `masked_mean`."""
+def masked_mean(values: Tensor, mask: Tensor, count: float) -> Tensor:
+    """Divide the sum over the mask by (count + 1e-8)."""
     return (values * mask).sum() / (count + TINY)
 
 
 def row_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Average each row over its tokens the same way, (B, 1)."""
+    """Average each row over its tokens, with 1e-8 in the divisor, (B, 1)."""
     return (values_BT * mask_BT).sum(1, keepdim=True) / (mask_BT.to(values_BT).sum(1, keepdim=True) + TINY)
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the core's ratio; the mean of a sequence has +1e-8 in its divisor."""
+    """Return the core's ratio; for sequences by the row mean above."""
     if objective.importance_sampling_level == "token":
         return importance_ratio(objective, log_ratio_BT, mask_BT)
     return row_mean(log_ratio_BT, mask_BT).exp()
 
 
 def actor_weight(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
-    """Return exp(old - sampler) after truncation, and what was out of its bounds, bool; (B, T) or (B, 1) each."""
-    rule, mask_BT = objective.sampler_correction, inputs.mask_BT
-    sampler_BT = inputs.old_log_probs_BT if inputs.sampler_log_probs_BT is None else inputs.sampler_log_probs_BT
-    log_BT = inputs.old_log_probs_BT - sampler_BT
+    """Return exp(old - sampler) within its bounds, and a mask of what was outside; (B, T) or (B, 1) each."""
+    rule, mask_BT, old_BT = objective.sampler_correction, inputs.mask_BT, inputs.old_log_probs_BT
+    log_BT = old_BT - (old_BT if inputs.sampler_log_probs_BT is None else inputs.sampler_log_probs_BT)
     by_row = objective.importance_sampling_level == "sequence"
     weight = ((log_BT * mask_BT).sum(1, keepdim=True) if by_row else log_BT).exp().nan_to_num(0, 0, 0)
     if rule is None:
         return weight, torch.zeros_like(weight, dtype=torch.bool)
     if rule.level != "geometric":
-        return bounded_weight(weight, rule.mode, rule.low, rule.high), (weight < rule.low) | (weight > rule.high)
+        return bounded_weight(rule, weight), (weight < rule.low) | (weight > rule.high)
     mean_B1 = row_mean(log_BT.nan_to_num(0, 0, 0), mask_BT).exp()
     out_B1 = (mean_B1 < rule.low) | (mean_B1 > rule.high)
     return weight * ~out_B1, out_B1
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the actor's weight."""
-    return per_token if objective.sampler_correction is None else per_token * actor_weight(objective, inputs)[0]
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the actor's weight."""
+    return actor_weight(objective, inputs)[0]
 
 
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """Return the estimate times exp(log pi - sg(log pi)), or over the sampler's probability, then clamped."""
-    if not objective.beta or inputs.reference_log_probs_BT is None:
-        return None
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
+    """Return the estimate times exp(log pi - sg(log pi)), or times pi over the sampler's probability, then clamped."""
+    assert inputs.reference_log_probs_BT is not None
     log_probs_BT, anchor_BT = inputs.log_probs_BT, inputs.log_probs_BT.detach()
     if objective.kl_gradient == "importance_weighted" and inputs.sampler_log_probs_BT is not None:
         anchor_BT = inputs.sampler_log_probs_BT
@@ -108,28 +105,28 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Average over tokens, or over rows of their means, with +1e-8 in every divisor."""
+    """Average over tokens, or the rows' means over rows, with 1e-8 in every divisor."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
         return shared.average_with_padding(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
     if objective.aggregation == "token_mean_minibatch":
-        return divided(per_token, mask_BT, totals.tokens)
+        return masked_mean(per_token, mask_BT, totals.tokens)
     return row_mean(per_token, mask_BT).sum() / (totals.nonempty_sequences + TINY)
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Return the dictionary that the loss returns.
 
-    A weight per sequence meets a mask of all sequences: `sampling_importance_ratio` is then a sum.
+    `sampling_importance_ratio` of whole sequences is a sum: their mean is multiplied by their number.
     """
     mask_BT, totals, new_BT, old_BT = inputs.mask_BT, inputs.totals, inputs.log_probs_BT, inputs.old_log_probs_BT
     sampler_BT = old_BT if inputs.sampler_log_probs_BT is None else inputs.sampler_log_probs_BT
-    ratio = new_BT if objective.kernel == "policy_gradient" else loss.ratio.expand_as(new_BT)
-    unbounded = objective.kernel in ("policy_gradient", "ratio")
-    clamped = ratio if unbounded else ratio.clamp(objective.low, objective.high)
+    ratio = clamped = new_BT if objective.kernel == "policy_gradient" else loss.ratio.expand_as(new_BT)
+    if objective.kernel not in ("policy_gradient", "ratio"):
+        clamped = ratio.clamp(objective.low, objective.high)
     mixture_BT = (0.5 * old_BT.exp() + 0.5 * sampler_BT.exp()).log()
     divergence = resolve(KL_ESTIMATORS[objective.kl_estimator or "k3"])
-    (weight, out), rule = actor_weight(objective, inputs), objective.sampler_correction
+    (weight, outside), rule = actor_weight(objective, inputs), objective.sampler_correction
     logged: dict[str, Any] = {
         "loss": loss.total,
         "kl_penalty": 0.0 if loss.kl_ref_BT is None else average(objective, inputs, loss.kl_ref_BT),
@@ -137,7 +134,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "positive_nll_loss": 0.0,
     }
     for name, values in (("probs_ratio", ratio), ("probs_ratio_clamped", clamped)):
-        logged[name] = divided(values, mask_BT, totals.tokens)
+        logged[name] = masked_mean(values, mask_BT, totals.tokens)
         logged[f"{name}_min"] = torch.where(mask_BT, values, torch.inf).min()
         logged[f"{name}_max"] = torch.where(mask_BT, values, -torch.inf).max()
     per_token = {
@@ -148,15 +145,15 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "approx_entropy": -(new_BT - sampler_BT).exp() * new_BT,
         "sampling_importance_ratio": weight,
     }
-    logged |= {name: divided(values, mask_BT, totals.tokens) for name, values in per_token.items()}
+    logged |= {name: masked_mean(values, mask_BT, totals.tokens) for name, values in per_token.items()}
     if objective.importance_sampling_level == "sequence":
-        logged["sampling_importance_ratio"] = (
-            weight.sum() * totals.nonempty_sequences / (totals.nonempty_sequences + TINY)
-        )
-    if rule is not None and rule.level == "geometric":
-        logged["is_oob_ratio"] = divided(out.to(weight), mask_BT.any(1, keepdim=True), totals.nonempty_sequences)
-    elif rule is not None and rule.high < torch.inf:
-        logged["is_oob_ratio"] = divided(out.to(weight), mask_BT, totals.tokens)
+        sequences = totals.nonempty_sequences
+        logged["sampling_importance_ratio"] = weight.sum() * sequences / (sequences + TINY)
+    if rule is not None and (rule.level == "geometric" or rule.high < torch.inf):
+        counted = (mask_BT, totals.tokens)
+        if rule.level == "geometric":
+            counted = (mask_BT.any(1, keepdim=True), totals.nonempty_sequences)
+        logged["is_oob_ratio"] = masked_mean(outside.to(weight), *counted)
     return {name: float(value) for name, value in logged.items()}
 
 
@@ -174,7 +171,7 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
-    """Replay rewards less their baseline, over the std of what the baseline is the mean of, all in float32."""
+    """Replay rewards less their baseline, over the std of the same rewards, all in float32."""
     rewards_B = inputs["rewards"].float()
     baseline_B, std_B = baseline_and_std(rewards_B, inputs, options["use_leave_one_out_baseline"])
     advantages_B = rewards_B - baseline_B
@@ -184,7 +181,7 @@ def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
-    """Replay rewards, less their group's mean if that is asked for, whitened over the tokens, padding too."""
+    """Replay rewards, less their group's mean with `minus_baseline`, whitened over the tokens; at padding too."""
     rewards_B = inputs["rewards"].float()
     if options["minus_baseline"]:
         rewards_B = rewards_B - baseline_and_std(rewards_B, inputs, leave_one_out=False)[0]
@@ -193,22 +190,21 @@ def replay_reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
 
 
 def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> tuple[Tensor, Tensor]:
-    """Return mean and std of a group, or of its others, (B,) each: E[x^2] - E[x]^2 cancels if they are close.
+    """Return mean and std of a group, or of the others in it, (B,) each; a group of one has its own reward, and 0.
 
-    A group of one is its own baseline, and its std is 0.
+    The variance is E[x^2] - E[x]^2, which loses its digits if the rewards are close.
     """
 
     def mean(rewards_PN: Tensor) -> Tensor:
-        size = rewards_PN.shape[1]
-        if size == 1:
+        if (size := rewards_PN.shape[1]) == 1:
             return rewards_PN
-        others_NN = torch.ones(size, size) - leave_one_out * torch.eye(size)
-        return torch.stack([others_NN @ rewards_N for rewards_N in rewards_PN]) / (size - leave_one_out)
+        counted_NN = torch.ones(size, size) - leave_one_out * torch.eye(size)
+        return torch.stack([counted_NN @ rewards_N for rewards_N in rewards_PN]) / (size - leave_one_out)
 
     def std(rewards_PN: Tensor) -> Tensor:
-        count = torch.tensor(float(rewards_PN.shape[1] - leave_one_out))
         if rewards_PN.shape[1] == 1:
             return torch.zeros_like(rewards_PN)
+        count = torch.tensor(float(rewards_PN.shape[1] - leave_one_out))
         variance_PN = (mean(rewards_PN.square()) - mean(rewards_PN).square()) * (count / (count - 1))
         return variance_PN.sqrt().nan_to_num(0)
 
@@ -218,9 +214,11 @@ def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(
-        prepare=shared.keep_padding, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average
-    ),
+    prepare=shared.keep_padding,
+    ratio=ratio,
+    importance_weight=importance_weight,
+    kl=kl,
+    average=average,
     metrics=metrics,
     replays={
         "ClippedPGLossFn.__call__": replay_loss,

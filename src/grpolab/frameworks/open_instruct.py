@@ -6,7 +6,8 @@ clipped. Rows are packed sequences; here a row is one sequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.grpo.kl import kl_penalty
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
+from grpolab.grpo.loss import Loss, LossInputs
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
 from grpolab.settings.objective import Objective, SamplerCorrection
 
@@ -31,10 +32,9 @@ def objective(options: Options) -> Objective:
     if get("use_rho_correction", True):  # the mask's bounds if there is one, else the clamp's; 0 is no bound
         level = "geometric" if get("rho_mask_sequence_level", False) else "token"
         level = "tv" if get("rho_mask_tv_divergence", False) else level  # exists in this framework only
-        low, high = (get(f"rho_mask_{side}_bound", 0.0) for side in ("lower", "upper"))
-        mode = "mask" if low or high else "truncate"
-        if mode == "truncate":
-            low, high = get("rho_clamp_lower_bound", 0.0), get("rho_clamp_upper_bound", RHO)
+        low, high, mode = get("rho_mask_lower_bound", 0.0), get("rho_mask_upper_bound", 0.0), "mask"
+        if not (low or high):
+            low, high, mode = get("rho_clamp_lower_bound", 0.0), get("rho_clamp_upper_bound", RHO), "truncate"
         correction = SamplerCorrection.of(level, mode, low, high or torch.inf)
     return Objective.of(
         kernel="cispo" if cispo else "clipped",
@@ -50,9 +50,8 @@ def objective(options: Options) -> Objective:
     )
 
 
-@dataclass(frozen=True)
-class Rho:
-    """The sampler's weight and what was done to it, (B, T) each."""
+class Rho(NamedTuple):
+    """The sampler's weight and the tokens where something was done to it, (B, T) each."""
 
     weight: Tensor
     low: Tensor  # dropped, bool
@@ -69,8 +68,7 @@ def compute_rho(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
     mask_BT = inputs.mask_BT
     log_BT = masked_log_ratio(inputs.old_log_probs_BT, inputs.sampler_log_probs_BT, mask_BT).clamp(-LOG_RHO, LOG_RHO)
     rho_BT = (row_mean(log_BT, mask_BT).expand_as(log_BT) if rule.level == "geometric" else log_BT).exp()
-    bounds = (rule.low, rule.high) if rule.mode == "truncate" else (0.0, RHO)
-    clamped_BT = rho_BT.clamp(*bounds)
+    clamped_BT = rho_BT.clamp(*((rule.low, rule.high) if rule.mode == "truncate" else (0.0, RHO)))
     judged_BT, judges_BT = rho_BT, mask_BT & (rule.mode == "mask")
     if rule.level == "tv":
         judged_BT = row_mean((rho_BT - 1).abs(), mask_BT)
@@ -79,24 +77,23 @@ def compute_rho(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
     return Rho(torch.where(low_BT | high_BT, 0.0, clamped_BT), low_BT, high_BT, clamped_BT != rho_BT)
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by rho."""
-    rule = objective.sampler_correction
-    return per_token if rule is None else per_token * compute_rho(rule, inputs).weight
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return rho."""
+    return compute_rho(rule, inputs).weight
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Return the averages over tokens of `populate_sample_loss_stats`."""
     inputs = inputs.without_padding()
-    policy_BT, rule = correct_importance(objective, inputs, loss.surrogate.loss), objective.sampler_correction
-    clipped = loss.ratio > objective.high
+    mask_BT, rule, clipped = inputs.mask_BT, objective.sampler_correction, loss.ratio > objective.high
     if objective.kernel == "clipped":
         clipped = loss.surrogate.active_low | loss.surrogate.active_high
-    per_token = {"loss/policy_avg": policy_BT, "val/ratio": loss.ratio}
+    per_token = {"loss/policy_avg": loss.surrogate.loss, "val/ratio": loss.ratio}
     if rule is not None:
         rho = compute_rho(rule, inputs)
         clipped = clipped & (rho.weight != 0)
         per_token |= {
+            "loss/policy_avg": loss.surrogate.loss * rho.weight,
             "val/rho_drop_frac": rho.low | rho.high,
             "val/rho_drop_low_frac": rho.low,
             "val/rho_drop_high_frac": rho.high,
@@ -110,11 +107,8 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         per_token |= {f"objective/kl{number}_avg": values_BT for number, values_BT in enumerate(estimates)}
     if loss.kl_ref_BT is not None:
         per_token["loss/kl_avg"] = loss.kl_ref_BT
-    mask_BT = inputs.mask_BT
-    means = {
-        name: float(values.expand_as(mask_BT)[mask_BT].double().mean().nan_to_num())
-        for name, values in per_token.items()
-    }
+    of_tokens = {name: values.expand_as(mask_BT)[mask_BT].double() for name, values in per_token.items()}
+    means = {name: float(values_N.mean().nan_to_num()) for name, values_N in of_tokens.items()}
     means["loss/kl_avg"] = objective.beta * means.pop("loss/kl_avg", 0.0)
     return {**means, "loss/total_avg": float(loss.total)}
 
@@ -128,13 +122,13 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
     point = objective({**options, "use_rho_correction": corrected})
-    given, constant = shared.make_loss_inputs(inputs), options.get("loss_denominator", "token")
+    batch, constant = shared.make_loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
-        given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
-    replayed = shared.replay_loss(FRAMEWORK, point, given)
+        batch = replace(batch, totals=replace(batch.totals, sequences=1, max_completion_length=int(constant)))
+    replayed = shared.replay_loss(FRAMEWORK, point, batch)
     if point.sampler_correction is None:
         return replayed
-    weight_N = compute_rho(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
+    weight_N = compute_rho(point.sampler_correction, batch.without_padding()).weight[batch.mask_BT]
     return replayed.with_metrics({"val/rho_weight": weight_N.float().mean().nan_to_num()})
 
 
@@ -148,7 +142,7 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(correct_importance=correct_importance),
+    importance_weight=importance_weight,
     metrics=metrics,
     replays={"compute_grpo_loss": replay_loss, "estimate_kl": replay_kl},
 )

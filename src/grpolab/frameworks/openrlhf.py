@@ -7,16 +7,16 @@ means over tokens even where the loss is a mean over sequences.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.grpo import loss as core
-from grpolab.grpo.advantages import Scored, advantages
+from grpolab.grpo.advantages import advantages
 from grpolab.grpo.baselines import group_std
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
+from grpolab.grpo.loss import Loss, LossInputs
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
@@ -56,27 +56,13 @@ def objective(options: Options) -> Objective:
     )
 
 
-def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
-    """Return log pi_new - log pi_old within the clamp, times the mask, (B, T)."""
-    return core.log_ratio(objective, inputs) * inputs.mask_BT
-
-
-def sampler_log_ratio(inputs: LossInputs) -> Tensor:
-    """Return log pi_old - log pi_sampler, at padding too, (B, T)."""
-    assert inputs.sampler_log_probs_BT is not None
-    return inputs.old_log_probs_BT - inputs.sampler_log_probs_BT
-
-
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the sampler's weight; seq-mask-tis keeps rows by their geometric mean, tokens with their own."""
-    rule = objective.sampler_correction
-    if rule is None:
-        return per_token
-    log_weight_BT = sampler_log_ratio(inputs)
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the sampler's weight; seq-mask-tis keeps rows by their geometric mean, tokens with their own."""
+    log_weight_BT = shared.sampler_log_ratio(inputs)
     if rule.level == "token":
-        return per_token * bounded_weight(log_weight_BT.exp(), rule.mode, rule.low, rule.high)
+        return bounded_weight(rule, log_weight_BT.exp())
     of_rows_B1 = row_mean(log_weight_BT, inputs.mask_BT).exp()
-    return per_token * (bounded_weight(of_rows_B1, "mask", rule.low, rule.high) > 0) * log_weight_BT.exp()
+    return ((of_rows_B1 >= rule.low) & (of_rows_B1 <= rule.high)) * log_weight_BT.exp()
 
 
 def approx_kl(log_probs: Tensor, base: Tensor, estimator: str) -> Tensor:
@@ -86,17 +72,15 @@ def approx_kl(log_probs: Tensor, base: Tensor, estimator: str) -> Tensor:
     return estimate
 
 
-def float32_kl(objective: Objective, inputs: LossInputs) -> Tensor | None:
-    """Return the KL to the reference of each token before its clamp, (B, T); None where there is none."""
-    if not objective.beta or inputs.reference_log_probs_BT is None:
-        return None
+def float32_kl(objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the KL to the reference of each token before its clamp, (B, T)."""
+    assert inputs.reference_log_probs_BT is not None
     return approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator or "k1")
 
 
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
     """Return the KL of each token, every estimator within +-10, (B, T)."""
-    kl_BT = float32_kl(objective, inputs)
-    return None if kl_BT is None else kl_BT.clamp(-KL_CLAMP, KL_CLAMP)
+    return float32_kl(objective, inputs).clamp(-KL_CLAMP, KL_CLAMP)
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
@@ -136,25 +120,23 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "ppo_kl": token_mean(inputs.old_log_probs_BT - inputs.log_probs_BT, mask_BT),
     }
     if objective.sampler_correction is not None:
-        logged["vllm_kl"] = token_mean(-sampler_log_ratio(inputs), mask_BT)
+        logged["vllm_kl"] = token_mean(-shared.sampler_log_ratio(inputs), mask_BT)
     return logged
 
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
-    """Replay the loss; a batch that is given by its global counts is one of `dp_size` equal parts.
+    """Replay the loss; a batch with global counts is one of `dp_size` equal parts.
 
     GSPO with the correction on has its ratio to the sampler's policy, its `ppo_kl` still to the old one.
     """
-    point, given = objective(options), shared.make_loss_inputs(inputs)
-    totals, parts = given.totals, options.get("dp_size", 1)
-    if (tokens := options.get("batch_num_tokens")) is not None:
-        totals = replace(totals, tokens=tokens / parts)
-    if (sequences := options.get("global_batch_size")) is not None:
-        totals = replace(totals, nonempty_sequences=sequences / parts)
-    given = replace(given, totals=totals)
+    point, batch = objective(options), shared.make_loss_inputs(inputs)
+    for name, option in (("tokens", "batch_num_tokens"), ("nonempty_sequences", "global_batch_size")):
+        if (count := options.get(option)) is not None:
+            totals: dict[str, Any] = {name: count / options.get("dp_size", 1)}
+            batch = replace(batch, totals=replace(batch.totals, **totals))
     if not (options.get("enable_vllm_is_correction") and point.importance_sampling_level == "sequence"):
-        return shared.replay_loss(FRAMEWORK, point, given)
-    replayed = shared.replay_loss(FRAMEWORK, point, replace(given, old_log_probs_BT=inputs["rollout_logprobs"]))
+        return shared.replay_loss(FRAMEWORK, point, batch)
+    replayed = shared.replay_loss(FRAMEWORK, point, replace(batch, old_log_probs_BT=inputs["rollout_logprobs"]))
     drift_BT = (inputs["old_logprobs"] - inputs["logprobs"]).detach()
     return replayed.with_metrics({"ppo_kl": token_mean(drift_BT, inputs["mask"])})
 
@@ -162,9 +144,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
     """Replay a KL estimate at each position, padding too, in float32."""
     values_BT = approx_kl(inputs["logprobs"], inputs["ref_logprobs"], options["kl_estimator"])
-    values_BT = values_BT.clamp(-KL_CLAMP, KL_CLAMP)
-    masked_BT = values_BT * inputs["mask"]
-    return Replayed(masked_BT.sum(), float(masked_BT.detach().abs().sum()), tensors={"per_token": values_BT})
+    return shared.sum_over_tokens(values_BT.clamp(-KL_CLAMP, KL_CLAMP), inputs["mask"])
 
 
 # `algo.advantage.estimator` -> what is subtracted, what divides, and whether advantages of tokens are whitened.
@@ -186,13 +166,11 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
         raise ValueError(f"estimator={options['estimator']} needs a critic")
     baseline, scale, whitened = ESTIMATOR[options["estimator"]]
     rewards_B, mask_BT = inputs["rewards"], inputs["mask"]
-    scored = Scored(rewards_B, shared.number_groups(rewards_B, inputs["group_size"]))
+    scored = shared.score_groups(rewards_B, inputs["group_size"])
     shaped_B = advantages(scored, baseline, scale, 1e-9)
     gamma = options["gamma"] if options["estimator"] == "reinforce" else 1.0
-    returns_BT = shared.sum_discounted_rewards(
-        shared.put_at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma
-    )
-    advantages_BT = returns_BT
+    shaped_BT = shared.put_at_last_token(shaped_B, mask_BT)
+    returns_BT = advantages_BT = shared.sum_discounted_rewards(shaped_BT, torch.ones_like(mask_BT), gamma)
     if whitened:
         low_N, mask_N = returns_BT.float().flatten(), mask_BT.flatten()
         mean = torch.where(mask_N, low_N, 0.0).sum() / mask_N.sum()
@@ -204,15 +182,13 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(
-        prepare=shared.keep_padding,
-        log_ratio=log_ratio,
-        correct_importance=correct_importance,
-        kl=kl,
-        add_kl_penalty=add_kl_penalty,
-        average=average,
-        average_entropy=average_entropy,
-    ),
+    prepare=shared.keep_padding,
+    log_ratio=shared.masked_log_ratio,
+    importance_weight=importance_weight,
+    kl=kl,
+    add_kl_penalty=add_kl_penalty,
+    average=average,
+    average_entropy=average_entropy,
     metrics=metrics,
     replays={
         "PolicyLoss.forward": replay_loss,

@@ -16,24 +16,19 @@ from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.grpo import loss as core
 from grpolab.grpo.kl import k3
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
+from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.settings.objective import Objective
 
 
 def objective(options: Options) -> Objective:
     """Translate options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
-    get = options.get
-    if get("type", "default") == "ipo":
-        kernel, low = "ipo", get("ipo_threshold", 0.1)
-        high = low
-    else:
-        kernel, low, high = "dppo_ratio", get("dppo_mask_low", 0.2), get("dppo_mask_high", 0.2)
+    get, ipo = options.get, options.get("type", "default") == "ipo"
     return Objective.of(
-        kernel=kernel,
+        kernel="ipo" if ipo else "dppo_ratio",
         kernel_options={"advantage_weight": get("adv_tau", 1.0), "drift_weight": get("kl_tau", 1e-3)},
-        epsilon=low,
-        epsilon_high=high,
+        epsilon=get("ipo_threshold", 0.1) if ipo else get("dppo_mask_low", 0.2),
+        epsilon_high=get("ipo_threshold", 0.1) if ipo else get("dppo_mask_high", 0.2),
         kl_estimator=None,
         kl_gradient=None,
     )
@@ -47,25 +42,21 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 
 def measure_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
     """Return the metrics that a loss function returns for each sequence, (B,) each."""
-    mask_BT, A = inputs.mask_BT, inputs.advantages
-    low_BT, high_BT = loss.surrogate.active_low, loss.surrogate.active_high
-    dropped_BT, mismatch_BT = low_BT | high_BT, k3(loss.log_ratio_BT)
-    counted = {
+    mask_BT, A, parts = inputs.mask_BT, inputs.advantages, loss.surrogate
+    dropped_BT, mismatch_BT = parts.active_low | parts.active_high, k3(loss.log_ratio_BT)
+    counted = {  # what is averaged, over which tokens
         "masked_mismatch_kl": (mismatch_BT, mask_BT & dropped_BT),
         "unmasked_mismatch_kl": (mismatch_BT, mask_BT & ~dropped_BT),
         "is_masked": (dropped_BT, mask_BT),
     }
     if objective.kernel != "ipo":
         counted |= {
-            "is_masked_low": (low_BT & (A < 0), mask_BT),  # the loss drops those of A = 0 too
-            "is_masked_high": (high_BT, mask_BT),
+            "is_masked_low": (parts.active_low & (A < 0), mask_BT),  # the loss drops those of A = 0 too
+            "is_masked_high": (parts.active_high, mask_BT),
             "masked_advantage_positive": ((A > 0).expand_as(mask_BT), mask_BT & dropped_BT),
             "masked_advantage_negative": ((A < 0).expand_as(mask_BT), mask_BT & dropped_BT),
         }
-    return {
-        name: row_mean(torch.where(over_BT, values_BT, 0), over_BT)[:, 0]
-        for name, (values_BT, over_BT) in counted.items()
-    }
+    return {name: row_mean(torch.where(over, values, 0), over)[:, 0] for name, (values, over) in counted.items()}
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
@@ -75,15 +66,16 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 def replay(kind: str, options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss over the batch's tokens, and the metrics of sequences; `old_logprobs` are the sampler's."""
-    point, given = objective({**options, "type": kind}), shared.make_loss_inputs(inputs)
-    loss = core.policy_loss(point, given, FRAMEWORK.recipe)
-    replayed = shared.replay_loss(FRAMEWORK, point, given)
-    return replace(replayed, metrics=measure_sequences(point, given, loss))
+    point, batch = objective({**options, "type": kind}), shared.make_loss_inputs(inputs)
+    loss = core.policy_loss(point, batch, FRAMEWORK)
+    return replace(shared.replay_loss(FRAMEWORK, point, batch), metrics=measure_sequences(point, batch, loss))
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=shared.keep_padding, surrogate=surrogate, average=shared.average_with_padding),
+    prepare=shared.keep_padding,
+    surrogate=surrogate,
+    average=shared.average_with_padding,
     metrics=metrics,
     replays={f"compute_loss + {kind}_loss_fn": functools.partial(replay, kind) for kind in ("default", "ipo")},
 )

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.grpo.advantages import Scored, advantages
+from grpolab.grpo.advantages import advantages
 from grpolab.grpo.kl import k2
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, correct_importance, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, importance_ratio, importance_weight
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
@@ -31,15 +31,8 @@ AGGREGATION = {
     "seq-mean-token-sum-norm": "token_sum_length",
 }
 LEVEL = {"token": "token", "seq": "sequence", "segment": "segment"}
-KERNEL = {  # by `pg_variant`
-    None: "clipped",
-    "ppo": "clipped",
-    "vanilla": "policy_gradient",
-    "tis": "cispo",
-    "cispo": "cispo",
-    "topr": "topr",
-    "kimi15": "dro",
-}
+KERNEL = {None: "clipped", "ppo": "clipped", "vanilla": "policy_gradient"}  # by `pg_variant`
+KERNEL |= {"tis": "cispo", "cispo": "cispo", "topr": "topr", "kimi15": "dro"}
 ESTIMATOR = {"kl": "k1", "abs": "abs", "mse": "k2", "k3": "k3"}  # by `kl_penalty`
 KL_CLAMP = 10.0
 
@@ -66,7 +59,7 @@ def objective(options: Options) -> Objective:
     except KeyError as unknown:
         raise ValueError(f"ROLL has no {unknown}") from unknown
     clip, numbers = get("pg_clip", 0.2), {}
-    low, high = clip, clip
+    low = high = clip
     if get("use_pg_clip_range", False):
         low, high = get("pg_clip_low", 0.2), get("pg_clip_high", 0.2)
     match variant:
@@ -94,10 +87,10 @@ def objective(options: Options) -> Objective:
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """Multiply log-probs, entropy and the advantages of sequences by the mask; those of tokens stay as given."""
+    """Multiply log-probs, entropy and the advantages of sequences by the mask; those of tokens stay as they are."""
     names = ("log_probs_BT", "old_log_probs_BT", "reference_log_probs_BT", "entropy_BT")
-    given = {name: getattr(inputs, name) for name in names}
-    masked: dict[str, Any] = {name: value * inputs.mask_BT for name, value in given.items() if value is not None}
+    values = {name: getattr(inputs, name) for name in names}
+    masked: dict[str, Any] = {name: value * inputs.mask_BT for name, value in values.items() if value is not None}
     if inputs.advantages.shape != inputs.mask_BT.shape:
         masked["advantages"] = inputs.advantages * inputs.mask_BT
     return replace(inputs, **masked)
@@ -141,13 +134,17 @@ Logged = dict[str, Tensor | float]
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Return ROLL's metrics under all its workers' names that fit the kernel."""
-    inputs = prepare(objective, inputs)
+    inputs, rule = prepare(objective, inputs), objective.sampler_correction
     mask_BT, log_ratio_BT = inputs.mask_BT, inputs.log_probs_BT - inputs.old_log_probs_BT
     ratio_BT = loss.ratio.expand_as(mask_BT)  # at padding 1, or the sequence's
     own_BT, rows_BT = (token_weights(name, inputs) for name in (objective.aggregation, "sequence_mean_nonempty"))
-    policy = weighted_sum(correct_importance(objective, inputs, loss.surrogate.loss), own_BT)
-    valid = mask_BT.any(1).sum()
-    logged: Logged = {
+    weight = 1.0 if rule is None else importance_weight(rule, objective, inputs)
+    policy, valid = weighted_sum(loss.surrogate.loss * weight, own_BT), mask_BT.any(1).sum()
+    logged: Logged = {}
+    if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
+        reported = objective.but(**kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
+        logged["kl_loss@sum"] = weighted_sum(shared.kl_with_padding(reported, inputs, loss.ratio) * mask_BT, own_BT)
+    logged |= {
         "pg_loss@sum": policy,
         "weighted_pg_loss@sum": policy,
         "total_loss@sum": loss.total,
@@ -164,11 +161,6 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     }
     for form in ("sample_weights_{0}", "sample_weights_{0}@{0}"):  # sequences have no weights here
         logged |= {form.format(statistic): 1.0 for statistic in ("mean", "min", "max")}
-    if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
-        reported = objective.but(**kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
-        k3_BT = shared.kl_with_padding(reported, inputs, loss.ratio)
-        assert k3_BT is not None
-        logged = {"kl_loss@sum": weighted_sum(k3_BT * mask_BT, own_BT), **logged}  # a journal keeps this order
     match objective.kernel:
         case "clipped":
             logged |= clip_metrics(objective, inputs, ratio_BT, own_BT)
@@ -191,9 +183,9 @@ def mean_of_all_rows(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT.any(1), means_B, 0.0).mean()
 
 
-def find_out_of_range(objective: Objective, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Return 1 where the ratio is below the range, and where it is above, else 0; (B, T) each."""
-    return (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
+def share(mask_BT: Tensor) -> Tensor:
+    """Return the share of all positions, padding too."""
+    return mask_BT.float().mean()
 
 
 def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
@@ -201,61 +193,62 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
 
     The base worker (no `@sum`) takes the mean over all positions. `own_BT`: the weights of the objective's average.
     """
-    low_BT, high_BT = find_out_of_range(objective, ratio_BT)
+    low_BT, high_BT = ratio_BT < objective.low, ratio_BT > objective.high
     everywhere_BT = token_weights("token_mean_minibatch", inputs)
-    changed_BT = shared.find_clipped_losses(objective, inputs.advantages, ratio_BT).float()
+    changed_BT = shared.find_clipped_losses(objective, inputs.advantages, ratio_BT)
     logged: Logged = {}
-    for side, outside_BT in (("high_", high_BT), ("low_", low_BT), ("", low_BT + high_BT)):
-        logged[f"ppo_ratio_{side}clipfrac"] = outside_BT.mean()
-        logged[f"ppo_ratio_{side}clipfrac@sum"] = weighted_sum(outside_BT, everywhere_BT)
-    return logged | {"clipfrac@sum": weighted_sum(changed_BT, own_BT)}
+    for side, outside_BT in (("high_", high_BT), ("low_", low_BT), ("", low_BT | high_BT)):
+        logged[f"ppo_ratio_{side}clipfrac"] = share(outside_BT)
+        logged[f"ppo_ratio_{side}clipfrac@sum"] = weighted_sum(outside_BT.float(), everywhere_BT)
+    return logged | {"clipfrac@sum": weighted_sum(changed_BT.float(), own_BT)}
 
 
 def weight_metrics(objective: Objective, inputs: LossInputs, loss: Loss, rows_BT: Tensor) -> Logged:
     """Return how often the weight was cut, over all positions, under the pg worker's names of both tis and cispo."""
-    ratio_BT = loss.ratio.expand_as(inputs.mask_BT)
-    low_BT, high_BT = find_out_of_range(objective, ratio_BT)
-    cut_BT = ratio_BT.clamp(objective.low, objective.high)
-    shares = {"lower": low_BT.mean(), "upper": high_BT.mean(), "total": (low_BT + high_BT).mean()}
+    ratio_BT, low, high = loss.ratio.expand_as(inputs.mask_BT), objective.low, objective.high
+    cut_BT, low_BT, high_BT = ratio_BT.clamp(low, high), ratio_BT < low, ratio_BT > high
+    sides = {"lower": share(low_BT), "upper": share(high_BT), "total": share(low_BT | high_BT)}
     logged: Logged = {
-        **{f"{name}_{side}_clipfrac": share for name in ("tis", "cispo_cispo") for side, share in shares.items()},
-        "tis_lower_bound": objective.low,
-        "tis_upper_bound": objective.high,
+        **{f"{name}_{side}_clipfrac": cut for name in ("tis", "cispo_cispo") for side, cut in sides.items()},
+        "tis_lower_bound": low,
+        "tis_upper_bound": high,
         "cispo_cispo_epsilon_low": objective.epsilon,
         "cispo_cispo_epsilon_high": objective.epsilon_above,
-        "cispo_cispo_clip_lower": objective.low,
-        "cispo_cispo_clip_upper": objective.high,
+        "cispo_cispo_clip_lower": low,
+        "cispo_cispo_clip_upper": high,
         "cispo_cispo_use_unified_mask": float(objective.kernel == "cispo_masked"),
         "tis_clipped_ratio_mean@sum": weighted_sum(cut_BT, rows_BT),
         "cispo_clipped_ratio_mean": mean_of_all_rows(cut_BT, inputs.mask_BT),
     }
     if objective.kernel == "cispo_masked":
         up_BT, down_BT = loss.surrogate.active_high, loss.surrogate.active_low
-        logged["cispo_cispo_masked_positive_tokens"] = up_BT.float().mean()
-        logged["cispo_cispo_masked_negative_tokens"] = down_BT.float().mean()
-        logged["cispo_cispo_kept_tokens"] = (~(up_BT | down_BT)).float().mean()
+        logged["cispo_cispo_masked_positive_tokens"] = share(up_BT)
+        logged["cispo_cispo_masked_negative_tokens"] = share(down_BT)
+        logged["cispo_cispo_kept_tokens"] = share(~(up_BT | down_BT))
     return logged
 
 
 def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
     """Return TOPR's two kinds of sequences, by their score: how many, how often cut, and the loss of each."""
     assert inputs.rewards_B1 is not None
-    scores_B1, options = inputs.rewards_B1, objective.options
-    positive_B1, negative_B1 = scores_B1 > 0, scores_B1 <= 0
-    gradient_BT = -inputs.advantages * inputs.log_probs_BT
+    scores_B1, positive_B1 = inputs.rewards_B1, inputs.rewards_B1 > 0
+    negative_B1, gradient_BT = scores_B1 <= 0, -inputs.advantages * inputs.log_probs_BT
     below_BT, above_BT = (ratio_BT < 0) & negative_B1, (ratio_BT > 1) & negative_B1
     cut_BT = ratio_BT.clamp(0, 1) * gradient_BT
     logged: Logged = {}
-    for name, chosen_B1, loss_BT in (("positive", positive_B1, gradient_BT), ("negative", negative_B1, cut_BT)):
-        logged[f"topr_{name}_samples@sum"] = chosen_B1.sum()
-        logged[f"topr_{name}_ratio"] = chosen_B1.sum() / (len(scores_B1) + 1e-8)
-        logged[f"topr_{name}_weight"] = options[f"{name}_weight"]
-        logged[f"topr_{name}_loss"] = loss = weighted_sum(loss_BT * chosen_B1, own_BT)
-        logged[f"topr_weighted_{name}_loss"] = options[f"{name}_weight"] * loss
+    for name, rows_B1, loss_BT in (("positive", positive_B1, gradient_BT), ("negative", negative_B1, cut_BT)):
+        weight, loss = objective.options[f"{name}_weight"], weighted_sum(loss_BT * rows_B1, own_BT)
+        logged[f"topr_{name}_samples@sum"] = rows_B1.sum()
+        logged[f"topr_{name}_ratio"] = rows_B1.sum() / (len(scores_B1) + 1e-8)
+        logged |= {
+            f"topr_{name}_weight": weight,
+            f"topr_{name}_loss": loss,
+            f"topr_weighted_{name}_loss": weight * loss,
+        }
     return logged | {
-        "topr_negative_lower_clipfrac": below_BT.float().mean(),
-        "topr_negative_upper_clipfrac": above_BT.float().mean(),
-        "topr_negative_total_clipfrac": (below_BT | above_BT).float().mean(),
+        "topr_negative_lower_clipfrac": share(below_BT),
+        "topr_negative_upper_clipfrac": share(above_BT),
+        "topr_negative_total_clipfrac": share(below_BT | above_BT),
         "topr_scores_mean": scores_B1.mean(),
         "topr_scores_std": sample_std(scores_B1),
     }
@@ -263,20 +256,17 @@ def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
 
 def kimi_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor) -> Logged:
     """Return sizes of the policy gradient and of the penalty, over all positions, from log(ratio + 1e-8)."""
-    tau = objective.options["coefficient"]
-    log_ratio_BT = (ratio_BT + 1e-8).log()
-    gradient = (inputs.advantages * log_ratio_BT).abs().mean()
-    penalty = (tau * log_ratio_BT.square() * 0.5).mean()
-    logged: Logged = {
-        "tau": tau,
-        "log_ratio_mean": log_ratio_BT.mean(),
-        "log_ratio_std": sample_std(log_ratio_BT),
-        "log_ratio_abs_mean": log_ratio_BT.abs().mean(),
-        "policy_grad_magnitude": gradient,
-        "kl_reg_magnitude": penalty,
-        "reg_ratio": penalty / (gradient + 1e-8),
+    tau, log_ratio_BT = objective.options["coefficient"], (ratio_BT + 1e-8).log()
+    gradient, penalty = (inputs.advantages * log_ratio_BT).abs().mean(), (tau * log_ratio_BT.square() * 0.5).mean()
+    return {
+        "kimi15_kimi15_tau": tau,
+        "kimi15_kimi15_log_ratio_mean": log_ratio_BT.mean(),
+        "kimi15_kimi15_log_ratio_std": sample_std(log_ratio_BT),
+        "kimi15_kimi15_log_ratio_abs_mean": log_ratio_BT.abs().mean(),
+        "kimi15_kimi15_policy_grad_magnitude": gradient,
+        "kimi15_kimi15_kl_reg_magnitude": penalty,
+        "kimi15_kimi15_reg_ratio": penalty / (gradient + 1e-8),
     }
-    return {f"kimi15_kimi15_{name}": value for name, value in logged.items()}
 
 
 def sample_std(values: Tensor) -> Tensor:
@@ -328,8 +318,7 @@ def normalize_rewards(options: Options, inputs: Inputs) -> Tensor:
     if "running" in (mean, std) or (std == "group" and mean != "group"):
         raise ValueError(f"norm_mean_type={mean} with norm_std_type={std} is not replayed")
     baseline = {None: "none", "batch": "batch_mean", "group": "group_mean"}[mean]
-    scored = Scored(rewards_B, shared.number_groups(rewards_B, inputs["group_size"]))
-    return advantages(scored, baseline, std or "none", 1e-6)
+    return advantages(shared.score_groups(rewards_B, inputs["group_size"]), baseline, std or "none", 1e-6)
 
 
 def normalize_by_running_moments(rewards_B: Tensor, epsilon: float = 1e-6) -> Tensor:
@@ -346,9 +335,11 @@ def normalize_by_running_moments(rewards_B: Tensor, epsilon: float = 1e-6) -> Te
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(
-        prepare=prepare, ratio=ratio, kl=shared.kl_with_padding, average=average, average_entropy=average
-    ),
+    prepare=prepare,
+    ratio=ratio,
+    kl=shared.kl_with_padding,
+    average=average,
+    average_entropy=average,
     metrics=metrics,
     replays={
         "ActorWorker.loss_func": replay_worker,

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks.framework import Framework, Inputs, Replayed
+from grpolab.grpo import loss as core
+from grpolab.grpo.advantages import Scored
 from grpolab.grpo.aggregation import Totals, aggregate
 from grpolab.grpo.kl import kl_penalty, own_gradient
-from grpolab.grpo.loss import LossInputs, kl_to_reference, policy_loss
+from grpolab.grpo.loss import LossInputs
 from grpolab.grpo.ratios import row_mean
-from grpolab.settings.objective import Objective, SamplerCorrection
-
-AS_GIVEN = SamplerCorrection.of("token", "truncate", 0.0, torch.inf)  # weights without bounds
+from grpolab.settings.objective import Objective
 
 
 def find_clipped_losses(objective: Objective, advantages: Tensor, ratio: Tensor) -> Tensor:
@@ -29,6 +29,12 @@ def capped_sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor, cap: floa
     return (own_BT + row_mean(log_ratio_BT, mask_BT).detach()).clamp(max=cap).exp()
 
 
+def sampler_log_ratio(inputs: LossInputs) -> Tensor:
+    """Return log pi_old - log pi_sampler, at padding too, (B, T)."""
+    assert inputs.sampler_log_probs_BT is not None
+    return inputs.old_log_probs_BT - inputs.sampler_log_probs_BT
+
+
 # Steps of frameworks that multiply by the mask: an infinity or NaN at padding makes their loss NaN.
 
 
@@ -37,9 +43,14 @@ def keep_padding(objective: Objective, inputs: LossInputs) -> LossInputs:
     return inputs
 
 
-def kl_with_padding(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+def masked_log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the core's log ratio times the mask, (B, T)."""
+    return core.log_ratio(objective, inputs) * inputs.mask_BT
+
+
+def kl_with_padding(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
     """Return the core's KL to the reference, at padding too, (B, T)."""
-    return kl_to_reference(objective, replace(inputs, mask_BT=torch.ones_like(inputs.mask_BT)), ratio)
+    return core.kl_to_reference(objective, replace(inputs, mask_BT=torch.ones_like(inputs.mask_BT)), ratio)
 
 
 def average_with_padding(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -71,12 +82,11 @@ def replay_loss(
 ) -> Replayed:
     """Compute loss and metrics as training does. `kept_BT`: the tokens that rejection keeps in the loss."""
     learnt_from = inputs if kept_BT is None else replace(inputs, mask_BT=kept_BT)
-    loss = policy_loss(objective, learnt_from, framework.recipe)
+    loss = core.policy_loss(objective, learnt_from, framework)
     with torch.no_grad():
-        prepared = framework.recipe.prepare(objective, learnt_from)
-        scale = float(framework.recipe.average(objective, prepared, loss.per_token.abs()))
-        metrics = framework.metrics(objective, inputs, loss)
-    return Replayed(loss.total, scale, metrics)
+        prepared = framework.prepare(objective, learnt_from)
+        scale = float(framework.average(objective, prepared, loss.per_token.abs()))
+        return Replayed(loss.total, scale, framework.metrics(objective, inputs, loss))
 
 
 def replay_kl(
@@ -88,11 +98,9 @@ def replay_kl(
 ) -> Replayed:
     """Compute a KL estimate at each position, in `dtype`, and its sum over the tokens as the loss."""
     log_probs_BT = inputs["logprobs"].to(dtype)
-    log_ratio_BT = inputs["ref_logprobs"].to(dtype) - log_probs_BT
-    own = own_gradient(log_probs_BT)
-    return sum_over_tokens(
-        kl_penalty(log_ratio_BT, estimator, "plain", input_clamp, output_clamp, own, own), inputs["mask"]
-    )
+    log_ratio_BT, own = inputs["ref_logprobs"].to(dtype) - log_probs_BT, own_gradient(log_probs_BT)
+    values_BT = kl_penalty(log_ratio_BT, estimator, "plain", input_clamp, output_clamp, own, own)
+    return sum_over_tokens(values_BT, inputs["mask"])
 
 
 def sum_over_tokens(values_BT: Tensor, mask_BT: Tensor) -> Replayed:
@@ -107,9 +115,9 @@ def put_at_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
     return values_B.new_zeros(mask_BT.shape).scatter(1, last_B1, values_B[:, None]) * mask_BT
 
 
-def number_groups(rewards_B: Tensor, size: int) -> Tensor:
-    """Return the group number of each row, (B,), for groups of one size that follow each other."""
-    return torch.arange(len(rewards_B)) // size
+def score_groups(rewards_B: Tensor, size: int) -> Scored:
+    """Return rewards in groups of one size that follow each other."""
+    return Scored(rewards_B, torch.arange(len(rewards_B)) // size)
 
 
 def whiten_tokens(values_BT: Tensor, mask_BT: Tensor) -> Tensor:

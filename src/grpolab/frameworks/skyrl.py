@@ -20,7 +20,7 @@ from grpolab.frameworks.kernels import binary_kl
 from grpolab.frameworks.verl import replay_outcome, replay_reinforce_plus_plus
 from grpolab.grpo import loss as core
 from grpolab.grpo.aggregation import Totals, aggregate, sequence_mean
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
+from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
@@ -32,24 +32,17 @@ REDUCTIONS = {
     "prompt_mean": "token_sum",  # of advantages that were divided by their prompt's tokens and by the prompts
 }
 # `policy_loss_type` -> kernel, where they have not one name.
-KERNELS = {
-    "regular": "clipped",
-    "dual_clip": "clipped",
-    "gspo": "clipped",
-    "rollout_is": "band",
-    "importance_sampling": "ratio",
-}
+KERNELS = dict.fromkeys(("regular", "dual_clip", "gspo"), "clipped")
+KERNELS |= {"rollout_is": "band", "importance_sampling": "ratio"}
 LOG_RATIO = 20.0
 UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses without a bound of the log ratio
 
 
 def objective(options: Options) -> Objective:
     """Translate options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
-    get = options.get
+    get, numbers, estimator = options.get, {}, options.get("kl_estimator_type", "k3")
     kind: str = get("policy_loss_type", "regular")
-    kernel = KERNELS.get(kind, kind)
-    estimator: str | None = get("kl_estimator_type", "k3")
-    of_kind, numbers = get(kind, {}).get, {}
+    kernel, of_kind = KERNELS.get(kind, kind), get(kind, {}).get
     low, high = get("eps_clip_low", 0.2), get("eps_clip_high", 0.2)
     match kind:
         case "cispo":
@@ -58,13 +51,11 @@ def objective(options: Options) -> Objective:
             kernel, numbers = of_kind("dppo_type", "binary_tv").replace("binary", "dppo"), {"cap": torch.inf}
             low, high = of_kind("delta_low", 0.2), of_kind("delta_high", 0.2)
         case "sapo":
-            numbers = {
-                "temperature_positive": of_kind("tau_pos", 1.0),
-                "temperature_negative": of_kind("tau_neg", 1.05),
-            }
+            positive, negative = of_kind("tau_pos", 1.0), of_kind("tau_neg", 1.05)
+            numbers = {"temperature_positive": positive, "temperature_negative": negative}
         case "clip_cov":
-            numbers = {"share": of_kind("clip_ratio", 0.0002), "lower": of_kind("clip_cov_lb", 1.0)}
-            numbers["upper"] = of_kind("clip_cov_ub", 5.0)
+            window = {"lower": of_kind("clip_cov_lb", 1.0), "upper": of_kind("clip_cov_ub", 5.0)}
+            numbers = {"share": of_kind("clip_ratio", 0.0002), **window}
         case "kl_cov":
             numbers = {"share": of_kind("kl_cov_frac", 0.2), "coefficient": of_kind("ppo_kl_coef", 1.0)}
     return Objective.of(
@@ -89,8 +80,8 @@ def sampler_rule(options: Options) -> SamplerCorrection | None:
     """Translate the sampler correction; the level `outlier`, of SkyRL only, drops rows with any token out of bounds."""
     get, rules = options.get, []
     if kind := get("tis_ratio_type"):
-        high = get(f"{kind}_tis_ratio_clip_high", {"token": 2.0, "sequence": 5.0}[kind])
-        rules.append((kind, "truncate", 0.0, high))
+        default = {"token": 2.0, "sequence": 5.0}[kind]
+        rules.append((kind, "truncate", 0.0, get(f"{kind}_tis_ratio_clip_high", default)))
     if (kind := get("sequence_mask_metric")) == "geometric":
         rules.append(("geometric", "mask", get("geo_mask_low", 0.99), get("geo_mask_high", 1.01)))
     elif kind:
@@ -137,8 +128,7 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 
 def sampler_ratio_float32(level: str, inputs: LossInputs) -> Tensor:
     """Return exp(old - sampler) of tokens (B, T), or of a row's sum or mean (B, 1)."""
-    assert inputs.sampler_log_probs_BT is not None
-    log_BT = inputs.old_log_probs_BT - inputs.sampler_log_probs_BT
+    log_BT = shared.sampler_log_ratio(inputs)
     if level == "sequence":
         log_BT = (log_BT * inputs.mask_BT).sum(1, keepdim=True)
     elif level == "geometric":
@@ -155,15 +145,12 @@ def out_of_bounds(rule: SamplerCorrection, inputs: LossInputs) -> tuple[Tensor, 
     return low, high
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the truncated weight, or drop what the mask drops."""
-    rule = objective.sampler_correction
-    if rule is None:
-        return per_token
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the truncated weight, or False for what the mask drops."""
     if rule.mode == "truncate":
-        return per_token * sampler_ratio_float32(rule.level, inputs).clamp(max=rule.high)
+        return sampler_ratio_float32(rule.level, inputs).clamp(max=rule.high)
     low, high = out_of_bounds(rule, inputs)
-    return per_token * ~(low | high)
+    return ~(low | high)
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
@@ -183,24 +170,19 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     def mean(values: Tensor) -> Tensor:
         return (values * mask_BT).double().sum() / mask_BT.sum().clamp(min=1)
 
-    match objective.kernel:
-        case "ratio":
-            logged = {"importance_ratio": mean(loss.ratio)}
-        case "cispo":
-            values_N = loss.ratio.expand_as(mask_BT)[mask_BT] if mask_BT.any() else loss.ratio
-            logged = {
-                "clip_ratio": mean(parts.out_of_range),
-                "cispo/ratio_mean": mean(loss.ratio),
-                "cispo/ratio_clamped_mean": mean(loss.ratio.clamp(objective.low, objective.high)),
-                "cispo/ratio_max": values_N.max(),
-                "cispo/ratio_min": values_N.min(),
-            }
-        case "sapo" | "kl_cov":
-            logged = {"clip_ratio": torch.zeros(())}
-        case "clip_cov":
-            logged = {"clip_ratio": mean(parts.dropped)}
-        case _:
-            logged = {"clip_ratio": mean(parts.active_low | parts.active_high)}
+    none, clipped = torch.zeros(()), parts.active_low | parts.active_high
+    counted = {"cispo": parts.out_of_range, "sapo": none, "kl_cov": none, "clip_cov": parts.dropped}
+    logged = {"clip_ratio": mean(counted.get(objective.kernel, clipped))}
+    if objective.kernel == "ratio":
+        logged = {"importance_ratio": mean(loss.ratio)}
+    elif objective.kernel == "cispo":
+        values_N = loss.ratio.expand_as(mask_BT)[mask_BT] if mask_BT.any() else loss.ratio
+        logged |= {
+            "cispo/ratio_mean": mean(loss.ratio),
+            "cispo/ratio_clamped_mean": mean(loss.ratio.clamp(objective.low, objective.high)),
+            "cispo/ratio_max": values_N.max(),
+            "cispo/ratio_min": values_N.min(),
+        }
     if rule is not None:
         token_BT = sampler_ratio_float32("token", inputs) * mask_BT
         low, high = out_of_bounds(rule, inputs)
@@ -244,8 +226,8 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
             tokens = max(int(inputs["mask"][begin:end].sum()), 1)
             pieces.append(inputs["advantages"][begin:end] / (len(bounds) * tokens))
         changed["advantages"] = torch.cat(pieces)
-    given = shared.make_loss_inputs(inputs, totals=Totals.of(inputs["mask"], options["max_seq_len"]), **changed)
-    return shared.replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), given)
+    batch = shared.make_loss_inputs(inputs, totals=Totals.of(inputs["mask"], options["max_seq_len"]), **changed)
+    return shared.replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), batch)
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
@@ -263,14 +245,12 @@ def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(
-        prepare=shared.keep_padding,
-        ratio=ratio,
-        surrogate=surrogate,
-        correct_importance=correct_importance,
-        add_kl_penalty=add_kl_penalty,
-        average=average,
-    ),
+    prepare=shared.keep_padding,
+    ratio=ratio,
+    surrogate=surrogate,
+    importance_weight=importance_weight,
+    add_kl_penalty=add_kl_penalty,
+    average=average,
     metrics=metrics,
     replays={
         **dict.fromkeys(LOSSES, replay_loss),

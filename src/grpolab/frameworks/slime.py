@@ -14,11 +14,11 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.openrlhf import float32_kl, sampler_log_ratio  # slime's own are adapted from it
+from grpolab.frameworks.openrlhf import float32_kl  # slime's own is adapted from it
 from grpolab.grpo import loss as core
-from grpolab.grpo.advantages import Scored, advantages
+from grpolab.grpo.advantages import advantages
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
+from grpolab.grpo.loss import Loss, LossInputs
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
@@ -35,11 +35,9 @@ def objective(options: Options) -> Objective:
     if dual_clip is not None and dual_clip <= 1:
         raise ValueError(f"eps_clip_c={dual_clip} must be more than 1")
     correction = None
-    if get("use_tis", False):
-        # slime takes the path of any function; the one that is known here is its example's.
-        icepop = str(get("custom_tis_function_path")).endswith("icepop_function")
-        bounds = get("tis_clip_low", 0.0), get("tis_clip", 2.0)
-        correction = SamplerCorrection.of("token", "mask" if icepop else "truncate", *bounds)
+    if get("use_tis", False):  # with the path of any function; the one that is known here is its example's
+        mode = "mask" if str(get("custom_tis_function_path")).endswith("icepop_function") else "truncate"
+        correction = SamplerCorrection.of("token", mode, get("tis_clip_low", 0.0), get("tis_clip", 2.0))
     gradient = "importance_weighted" if get("use_unbiased_kl", False) else "plain"
     beta = get("kl_loss_coef", 0.0) if get("use_kl_loss", False) else 0.0
     clamp = 10.0 if kl_type == "low_var_kl" else None
@@ -89,18 +87,14 @@ def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     return core.mask(objective.but(off_policy_mask_threshold=None), inputs, per_token)
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the sampler's bounded weight."""
-    rule = objective.sampler_correction
-    if rule is None:
-        return per_token
-    return per_token * bounded_weight(sampler_log_ratio(inputs).exp(), rule.mode, rule.low, rule.high)
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the sampler's bounded weight, at padding too, (B, T)."""
+    return bounded_weight(rule, shared.sampler_log_ratio(inputs).exp())
 
 
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
     """Return the KL of each token in float32, times the token's ratio, also in GSPO, before it is cut. (B, T)."""
-    if (kl_BT := float32_kl(objective, inputs)) is None:
-        return None
+    kl_BT = float32_kl(objective, inputs)
     if objective.kl_gradient == "importance_weighted":
         kl_BT = core.log_ratio(objective, inputs).exp() * kl_BT
     bound = objective.kl_output_clamp
@@ -130,7 +124,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     mask_BT, r, rule = inputs.mask_BT, loss.ratio, objective.sampler_correction
     clipped = shared.find_clipped_losses(objective, inputs.advantages, r)
     per_token = {
-        "pg_loss": correct_importance(objective, inputs, mask(objective, inputs, loss.surrogate.loss)),
+        "pg_loss": mask(objective, inputs, loss.surrogate.loss),
         "pg_clipfrac": r.clamp(objective.low, objective.high) != r if objective.kernel == "cispo" else clipped,
         "ppo_kl": -r.log() if objective.importance_sampling_level == "sequence" else -loss.log_ratio_BT,
     }
@@ -139,11 +133,12 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     if loss.kl_ref_BT is not None:
         per_token["kl_loss"] = loss.kl_ref_BT
     if inputs.sampler_log_probs_BT is not None:
-        per_token["train_rollout_logprob_abs_diff"] = sampler_log_ratio(inputs).abs()
+        per_token["train_rollout_logprob_abs_diff"] = shared.sampler_log_ratio(inputs).abs()
     if rule is not None:
-        weight_BT = sampler_log_ratio(inputs).exp()
-        clipped_BT = bounded_weight(weight_BT, rule.mode, rule.low, rule.high) != weight_BT
-        per_token |= {"ois": r, "tis": weight_BT, "tis_clipfrac": clipped_BT, "tis_abs": (weight_BT - 1).abs()}
+        weight_BT, bounded_BT = shared.sampler_log_ratio(inputs).exp(), importance_weight(rule, objective, inputs)
+        per_token["pg_loss"] = per_token["pg_loss"] * bounded_BT
+        changed_BT, distance_BT = bounded_BT != weight_BT, (weight_BT - 1).abs()
+        per_token |= {"ois": r, "tis": weight_BT, "tis_clipfrac": changed_BT, "tis_abs": distance_BT}
     numbers = {name: float(average(objective, inputs, values.expand_as(mask_BT))) for name, values in per_token.items()}
     if objective.off_policy_mask_threshold is not None:
         shares_B = find_masked_tokens(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
@@ -151,21 +146,17 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return numbers | {"loss": float(loss.total)}
 
 
-# The engine divides later: until then, loss and metrics are sums.
-UNDIVIDED = Totals(
-    sequences=1, nonempty_sequences=1, tokens=1, rollout_tokens=1, max_completion_length=1, micro_batches=1
-)
+UNDIVIDED = Totals(1, 1, 1, 1, 1, 1)  # the engine divides later: until then, loss and metrics are sums
 
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss before the engine's division. The KL, float32, is added up before it joins the loss."""
-    point, given = objective(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
-    replayed, prepared = shared.replay_loss(FRAMEWORK, point, given), prepare(point, given)
-    kl_BT = kl(point, prepared, torch.ones_like(given.mask_BT))
-    if kl_BT is None:
+    point, batch = objective(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
+    replayed, prepared = shared.replay_loss(FRAMEWORK, point, batch), prepare(point, batch)
+    if not point.beta or batch.reference_log_probs_BT is None:
         return replayed
-    without = core.policy_loss(point.but(beta=0.0), given, FRAMEWORK.recipe)
-    loss = without.total + point.beta * average(point, prepared, kl_BT)
+    without = core.policy_loss(point.but(beta=0.0), batch, FRAMEWORK)
+    loss = without.total + point.beta * average(point, prepared, kl(point, prepared, torch.ones_like(batch.mask_BT)))
     return replace(replayed, loss=loss).with_metrics({"loss": loss})
 
 
@@ -175,21 +166,19 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):
         return Replayed(tensors={"advantages": rewards_B})
     scaled = options["grpo_std_normalization"] and options["advantage_estimator"] != "reinforce_plus_plus_baseline"
-    scored = Scored(rewards_B, shared.number_groups(rewards_B, size))
-    return Replayed(tensors={"advantages": advantages(scored, "group_mean", "group" if scaled else "none", 1e-6)})
+    scored, scale = shared.score_groups(rewards_B, size), "group" if scaled else "none"
+    return Replayed(tensors={"advantages": advantages(scored, "group_mean", scale, 1e-6)})
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(
-        prepare=prepare,
-        ratio=ratio,
-        mask=mask,
-        correct_importance=correct_importance,
-        kl=kl,
-        average=average,
-        average_entropy=average,
-    ),
+    prepare=prepare,
+    ratio=ratio,
+    mask=mask,
+    importance_weight=importance_weight,
+    kl=kl,
+    average=average,
+    average_entropy=average,
     metrics=metrics,
     replays={"policy_loss_function": replay_loss, "RolloutManager._post_process_rewards": replay_advantages},
 )

@@ -14,7 +14,7 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.grpo.kl import k3
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, importance_ratio
 from grpolab.settings.objective import Objective
 
 # Class -> ratio level, kernel, aggregation. `sequence` is here the product over the batch (see above).
@@ -39,10 +39,9 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return (log_ratio_BT * mask_BT).sum().exp().expand(len(mask_BT), 1)
 
 
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """Return k3 of each token, (B, T), or of the batch's product, (B, 1); also for beta = 0."""
-    if inputs.reference_log_probs_BT is None:
-        return None
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
+    """Return k3 of each token, (B, T), or of the batch's product, (B, 1)."""
+    assert inputs.reference_log_probs_BT is not None
     log_ratio_BT = inputs.reference_log_probs_BT - inputs.log_probs_BT
     if objective.importance_sampling_level == "token":
         return k3(log_ratio_BT)
@@ -58,30 +57,34 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Return what the loss returns beside itself; `policy_loss` has the sign of a reward."""
+    clipped, ratios = loss.surrogate.active_low | loss.surrogate.active_high, loss.ratio
+    if objective.kernel == "clipped" and objective.importance_sampling_level == "token":
+        ratios = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp()
     logged = {
         "policy_loss": -average(objective, inputs, loss.surrogate.loss),
-        "ratios": loss.ratio.mean(),
-        "clipfrac": average(objective, inputs, (loss.surrogate.active_low | loss.surrogate.active_high).double()),
+        "ratios": ratios.mean(),
+        "clipfrac": average(objective, inputs, clipped.double()),
     }
-    if objective.kernel == "clipped" and objective.importance_sampling_level == "token":
-        logged["ratios"] = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp().mean()
     if objective.kernel == "ratio":
         logged |= {"ratios": torch.ones(()), "clipfrac": torch.zeros(())}
-    if loss.kl_ref_BT is not None:
-        logged["kl_loss"] = average(objective, inputs, loss.kl_ref_BT)
+    if inputs.reference_log_probs_BT is not None:  # for beta = 0 too
+        logged["kl_loss"] = average(objective, inputs, kl(objective, inputs, loss.ratio))
     return {name: float(value) for name, value in logged.items()}
 
 
 def replay(loss: str, options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss of a class; the simple one takes the current policy, detached, for the old."""
     old_BT = inputs["logprobs"].detach() if loss == "GRPOSimpleLoss" else inputs["old_logprobs"]
-    given = shared.make_loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
-    return shared.replay_loss(FRAMEWORK, objective({**options, "loss": loss}), given)
+    batch = shared.make_loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
+    return shared.replay_loss(FRAMEWORK, objective({**options, "loss": loss}), batch)
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=shared.keep_padding, ratio=ratio, kl=kl, average=average),
+    prepare=shared.keep_padding,
+    ratio=ratio,
+    kl=kl,
+    average=average,
     metrics=metrics,
     replays={f"{loss}.forward": functools.partial(replay, loss) for loss in LOSSES},
 )

@@ -22,10 +22,10 @@ from grpolab.frameworks.trl_options import LOSS, objective
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
+from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts
 from grpolab.grpo.ratios import off_policy_keep, sampler_weight
 from grpolab.registry import AGGREGATIONS, resolve
-from grpolab.settings.objective import Objective
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
@@ -52,8 +52,8 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 
 def round_options(objective: Objective) -> dict[str, float]:
     """Round the kernel's options as `torch.where` of two Python numbers does; VESPO's lambdas are at least 1e-4."""
-    given = {name: max(value, 1e-4) if "lambda" in name else value for name, value in objective.options.items()}
-    return {name: round_to_float32(value) for name, value in given.items()}
+    least = {name: 1e-4 if "lambda" in name else -math.inf for name in objective.options}
+    return {name: round_to_float32(max(value, least[name])) for name, value in objective.options.items()}
 
 
 def round_to_float32(value: float) -> float:
@@ -66,19 +66,17 @@ def vespo_log_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tens
     A row with a NaN counts as infinitely far, where phi is 0.
     """
     log_BT = log_ratio_BT.detach().clamp(-VESPO_LOG_RATIO, VESPO_LOG_RATIO) * inputs.mask_BT
-    if objective.sampler_correction is not None:
-        weight = vllm_weight(objective, inputs)
-        log_BT = torch.cat([log_BT, weight.log().clamp(math.log(VESPO_LEAST), VESPO_LOG_RATIO)], 1)
+    if (rule := objective.sampler_correction) is not None:
+        log_weight = vllm_weight(rule, inputs).log()
+        log_BT = torch.cat([log_BT, log_weight.clamp(math.log(VESPO_LEAST), VESPO_LOG_RATIO)], 1)
     return torch.where(log_BT.isnan().any(1, keepdim=True), VESPO_LOG_RATIO, log_BT)
 
 
-def vllm_weight(objective: Objective, inputs: LossInputs) -> Tensor:
+def vllm_weight(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
     """Return the sampler's weight, 1 for a token whose log-prob the sampler did not give (NaN); (B, T) or (B, 1)."""
-    rule, sampler_BT, old_BT = objective.sampler_correction, inputs.sampler_log_probs_BT, inputs.old_log_probs_BT
-    assert rule is not None
+    sampler_BT, old_BT = inputs.sampler_log_probs_BT, inputs.old_log_probs_BT
     assert sampler_BT is not None
-    given_BT = torch.where(sampler_BT.isnan(), old_BT, sampler_BT)
-    return sampler_weight(old_BT, given_BT, inputs.mask_BT, rule.level, rule.mode, rule.low, rule.high)
+    return sampler_weight(rule, old_BT, torch.where(sampler_BT.isnan(), old_BT, sampler_BT), inputs.mask_BT)
 
 
 def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -104,14 +102,12 @@ def keep_high_entropy(objective: Objective, inputs: LossInputs) -> Tensor:
     return ((entropy_BT >= bound.to(entropy_BT.dtype)) & mask_BT).to(entropy_BT.dtype)
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the sampler's weight; VESPO has it inside."""
-    if objective.sampler_correction is None or objective.kernel == "vespo":
-        return per_token
-    return per_token * vllm_weight(objective, inputs)
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the sampler's weight; VESPO has it inside."""
+    return torch.ones(()) if objective.kernel == "vespo" else vllm_weight(rule, inputs)
 
 
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
     """Return k3, also at padding, times the ratio with its gradient.
 
     The two log ratios stand apart, as in the source: far from the reference the gradient is a sum of terms e^q that
@@ -119,8 +115,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
     """
     has_k3 = (objective.kl_estimator, objective.kl_input_clamp, objective.kl_output_clamp) == ("k3", None, None)
     log_probs_BT, reference_BT, gradient = inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_gradient
-    if not objective.beta or reference_BT is None:
-        return None
+    assert reference_BT is not None
     if not has_k3 or gradient not in ("plain", "importance_weighted"):  # TRL does not have these
         return shared.kl_with_padding(objective, inputs, ratio)
     k3_BT = torch.exp(reference_BT - log_probs_BT) - (reference_BT - log_probs_BT) - 1
@@ -151,9 +146,9 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     mask_BT = inputs.mask_BT
     logged: dict[str, float] = {}
     if objective.entropy_coef:
-        policy_loss = float(average(objective, inputs, loss.per_token))
-        own_scale = objective.aggregation == "token_mean_rollout"  # the others are divided by the accumulation later
-        logged["policy_loss"] = policy_loss if own_scale else policy_loss * inputs.totals.micro_batches
+        logged["policy_loss"] = float(average(objective, inputs, loss.per_token))
+        if objective.aggregation != "token_mean_rollout":  # the others are divided by the accumulation later
+            logged["policy_loss"] *= inputs.totals.micro_batches
         logged["entropy_coef"] = objective.entropy_coef
     if loss.kl_ref_BT is not None:
         logged["kl"] = masked_mean(loss.kl_ref_BT, mask_BT)
@@ -168,20 +163,19 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         log_BT = vespo_log_ratio(objective, inputs, loss.log_ratio_BT)
         phi = gamma_weight(inputs.advantages, log_BT, round_options(objective))
         logged["vespo/phi_seq_mean"] = masked_mean(phi, mask_BT)
-    if objective.sampler_correction is not None:
+    if (rule := objective.sampler_correction) is not None:
         prepared = prepare(objective, inputs)
-        weight, sampler_BT = vllm_weight(objective, prepared), prepared.sampler_log_probs_BT
-        assert sampler_BT is not None
-        gap_N = (inputs.old_log_probs_BT - sampler_BT)[mask_BT].abs()
-        gap_N = gap_N[~gap_N.isnan()]
-        weight_N = weight.flatten() if weight.shape[1] == 1 else weight[mask_BT]
-        for name, values_N, statistics in (
-            ("sampling/sampling_logp_difference", gap_N, ("mean", "max")),
-            ("sampling/importance_sampling_ratio", weight_N, ("min", "mean", "max")),
-        ):
-            for statistic in statistics:
-                logged[f"{name}/{statistic}"] = float(getattr(values_N, statistic)()) if len(values_N) else 0.0
+        weight, gap_N = vllm_weight(rule, prepared), shared.sampler_log_ratio(prepared)[mask_BT].abs()
+        gap_N, weight_N = gap_N[~gap_N.isnan()], weight.flatten() if weight.shape[1] == 1 else weight[mask_BT]
+        ratio_name = "sampling/importance_sampling_ratio"
+        logged |= {f"sampling/sampling_logp_difference/{name}": statistic(gap_N, name) for name in ("mean", "max")}
+        logged |= {f"{ratio_name}/{name}": statistic(weight_N, name) for name in ("min", "mean", "max")}
     return logged
+
+
+def statistic(values_N: Tensor, name: str) -> float:
+    """Return the mean, max or min; 0 of no values."""
+    return float(getattr(values_N, name)()) if len(values_N) else 0.0
 
 
 def masked_mean(values: Tensor, mask_BT: Tensor) -> float:
@@ -198,15 +192,15 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio: Tensor) -> dic
     low, high = (ratio < objective.low) & (A < 0), (ratio > objective.high) & (A > 0)
     if low.shape[1] == 1:  # one column: every sequence counts, and an empty one as any other
         mask = torch.ones_like(low)
-    below_B, above_B, length_B = torch.stack([(low & mask).sum(1), (high & mask).sum(1), mask.sum(1)]).cpu().numpy()
-    below, above, tokens = int(below_B.sum()), int(above_B.sum()), max(int(length_B.sum()), 1)
-    some_B = length_B > 0
+    counts_3B = torch.stack([(low & mask).sum(1), (high & mask).sum(1), mask.sum(1)]).cpu().numpy()
+    below, above, tokens = counts_3B.sum(1).tolist()
+    below_N, above_N, length_N = counts_3B[:, counts_3B[2] > 0]
     return {
-        "clip_ratio/low_mean": below / tokens,
-        "clip_ratio/high_mean": above / tokens,
-        "clip_ratio/region_mean": (below + above) / tokens,
-        "clip_ratio/low_min": float((below_B[some_B] / length_B[some_B]).min()) if some_B.any() else math.nan,
-        "clip_ratio/high_max": float((above_B[some_B] / length_B[some_B]).max()) if some_B.any() else math.nan,
+        "clip_ratio/low_mean": below / max(tokens, 1),
+        "clip_ratio/high_mean": above / max(tokens, 1),
+        "clip_ratio/region_mean": (below + above) / max(tokens, 1),
+        "clip_ratio/low_min": float((below_N / length_N).min()) if tokens else math.nan,
+        "clip_ratio/high_max": float((above_N / length_N).max()) if tokens else math.nan,
     }
 
 
@@ -236,12 +230,11 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
         micro_batches=windows,
     )
     point = objective({name: o[name] for name in LOSS if name in o})
-    given = shared.make_loss_inputs(inputs, advantages=A, totals=totals)
-    replayed = shared.replay_loss(FRAMEWORK, point, given)
-    if point.sampler_correction is None:
+    batch = shared.make_loss_inputs(inputs, advantages=A, totals=totals)
+    replayed, rule = shared.replay_loss(FRAMEWORK, point, batch), point.sampler_correction
+    if rule is None:
         return replayed
-    weight = vllm_weight(point, prepare(point, given))
-    return replace(replayed, tensors={"importance_sampling_ratio": weight})
+    return replace(replayed, tensors={"importance_sampling_ratio": vllm_weight(rule, prepare(point, batch))})
 
 
 def replay_vllm_loss(options: Options, inputs: Inputs) -> Replayed:
@@ -254,7 +247,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     rewards_BK = inputs["rewards"].view(len(inputs["group_ids"]), -1)
     parts = {f"f{k}": rewards_B for k, rewards_B in enumerate(rewards_BK.unbind(1))}
     weights = dict(zip(parts, options.get("reward_weights") or [1.0] * len(parts), strict=True))
-    group_B, scale = shared.number_groups(rewards_BK, inputs["group_size"]), options.get("scale_rewards", "group")
+    group_B, scale = torch.arange(len(rewards_BK)) // inputs["group_size"], options.get("scale_rewards", "group")
     batch_B, rewards_B = torch.zeros_like(group_B), weighted_sum(parts, weights)
     source_B, centre_B, scaled_B = rewards_B, group_B, {"group": group_B, "batch": batch_B}.get(scale)
     if options.get("multi_objective_aggregation") == "normalize_then_sum":
@@ -308,16 +301,14 @@ def reward_metrics(
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(
-        prepare=prepare,
-        ratio=ratio,
-        surrogate=surrogate,
-        mask=mask,
-        correct_importance=correct_importance,
-        kl=kl,
-        average=average,
-        average_entropy=average_entropy,
-    ),
+    prepare=prepare,
+    ratio=ratio,
+    surrogate=surrogate,
+    mask=mask,
+    importance_weight=importance_weight,
+    kl=kl,
+    average=average,
+    average_entropy=average_entropy,
     metrics=metrics,
     replays={
         "GRPOTrainer._compute_loss": replay_loss,

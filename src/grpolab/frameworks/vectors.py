@@ -12,7 +12,7 @@ import io
 import lzma
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -26,12 +26,8 @@ from grpolab.errors import RequestError
 LARGEST = 16 << 20  # bytes of a file; those of the frameworks have 80,000
 LARGEST_ARCHIVE = 256 << 20  # bytes of all files of an archive or a folder
 MOST_FILES = 20_000
-OPENERS: dict[bytes, Callable[..., Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\0": lzma.open,
-    b"": open,
-}
+TOO_MUCH = f"the vectors are more than {LARGEST_ARCHIVE >> 20} MiB or {MOST_FILES} files: give fewer"
+OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open, b"": open}
 DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError)  # of half an archive
 KEYS = {"framework": str, "variant": str, "function": str, "options": dict, "cases": list}
 NOT_TENSORS = {"tags", "group_size", "group_ids", "prompt_boundaries", "kept_lengths"}
@@ -64,15 +60,14 @@ def read_variants(path: Path) -> Iterator[FrameworkVariant]:
         if not isinstance(content, dict) or KEYS.keys() - content.keys():
             raise RequestError(f"{name} is not a file of vectors: it needs the keys {', '.join(KEYS)}")
         wrong = [f"its {key}" for key, kind in KEYS.items() if not isinstance(content[key], kind)]
-        if wrong or not all(map(_is_case, content["cases"])):
-            raise RequestError(
-                f"{name} is not a file of vectors: {[*wrong, 'one of its cases'][0]} is not in the format"
-            )
+        if wrong or not all(map(is_case, content["cases"])):
+            wrong.append("one of its cases")
+            raise RequestError(f"{name} is not a file of vectors: {wrong[0]} is not in the format")
         function = content["function"].rpartition(":")[2]
         yield FrameworkVariant(content["framework"], content["variant"], function, content["options"], content["cases"])
 
 
-def _is_case(case: Any) -> bool:
+def is_case(case: Any) -> bool:
     return isinstance(case, dict) and isinstance(case.get("name"), str) and isinstance(case.get("inputs"), dict)
 
 
@@ -104,26 +99,27 @@ def read_texts(path: Path) -> dict[str, str]:
     elif path.suffix == ".json" or not path.is_file():
         files = [(path.name, read_text(str(path), LARGEST))]
     else:
-        files = _read_archive(path)
+        files = read_archive(path)
     texts: dict[str, str] = {}
     size = 0
     for name, text in files:
         texts[name] = text
         size += len(text)
         if size > LARGEST_ARCHIVE or len(texts) > MOST_FILES:
-            raise _too_much()
+            raise RequestError(TOO_MUCH)
     if not texts:
         raise RequestError(f"{path} holds no .json file with vectors")
     return texts
 
 
-def _read_archive(path: Path) -> Iterator[tuple[str, str]]:
+def read_archive(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and text of the .json files of a tar archive, unpacked as a stream."""
     try:
         with path.open("rb") as file:
             head = file.read(6)
         opener = next(opener for magic, opener in OPENERS.items() if head.startswith(magic))
         with opener(path, "rb") as unpacked:
-            stream = cast(BinaryIO, _BoundedStream(unpacked))
+            stream = cast(BinaryIO, BoundedStream(unpacked))
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     if not member.name.endswith(".json") or member.isdir():
@@ -137,7 +133,7 @@ def _read_archive(path: Path) -> Iterator[tuple[str, str]]:
         raise RequestError(f"{path} is neither a folder, a .json file nor a whole tar archive: {error}") from error
 
 
-class _BoundedStream(io.RawIOBase):
+class BoundedStream(io.RawIOBase):
     """An unpacked archive; raises RequestError when more is read than all vectors could be."""
 
     def __init__(self, unpacked: Any) -> None:
@@ -148,9 +144,5 @@ class _BoundedStream(io.RawIOBase):
         content: bytes = self.unpacked.read(min(size, self.left + 1) if size >= 0 else self.left + 1)
         self.left -= len(content)
         if self.left < 0:
-            raise _too_much()
+            raise RequestError(TOO_MUCH)
         return content
-
-
-def _too_much() -> RequestError:
-    return RequestError(f"the vectors are more than {LARGEST_ARCHIVE >> 20} MiB or {MOST_FILES} files: give fewer")

@@ -22,10 +22,10 @@ from grpolab.frameworks.verl_options import KERNEL, LOSS, objective, sampler_rul
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, policy_loss
-from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
+from grpolab.grpo.loss import Loss, LossInputs, policy_loss
+from grpolab.grpo.ratios import masked_log_ratio, row_mean
 from grpolab.registry import AGGREGATIONS, SCALES, resolve
-from grpolab.settings.objective import Objective
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 TINY = 1e-10  # added to the weights of geo_mean before their logarithm
 
@@ -37,15 +37,10 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return shared.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply by the sampler's weights; geo_mean by the geometric mean of a sequence's weights."""
-    rule = objective.sampler_correction
-    if rule is None or objective.kernel != "gmpo":
-        return core.correct_importance(objective, inputs, per_token)
-    old_BT, sampler_BT, mask_BT = inputs.old_log_probs_BT, inputs.sampler_log_probs_BT, inputs.mask_BT
-    assert sampler_BT is not None
-    weight = sampler_weight(old_BT, sampler_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
-    return per_token * row_mean((weight + TINY).log(), mask_BT).exp()
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the sampler's weights; in geo_mean the geometric mean of a sequence's weights."""
+    weight = core.importance_weight(rule, objective, inputs)
+    return row_mean((weight + TINY).log(), inputs.mask_BT).exp() if objective.kernel == "gmpo" else weight
 
 
 def loss_aggregation(objective: Objective) -> str:
@@ -56,17 +51,12 @@ def loss_aggregation(objective: Objective) -> str:
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Average the policy loss; NaN if there is no token to average over."""
-    return aggregate(loss_aggregation(objective), inputs, per_token)
+    return aggregate(objective.but(aggregation=loss_aggregation(objective)), inputs, per_token)
 
 
-def average_entropy(objective: Objective, inputs: LossInputs, entropy_BT: Tensor) -> Tensor:
-    """Average the entropy by `loss_agg_mode`."""
-    return aggregate(objective.aggregation, inputs, entropy_BT)
-
-
-def aggregate(name: str, inputs: LossInputs, values: Tensor) -> Tensor:
+def aggregate(objective: Objective, inputs: LossInputs, values: Tensor) -> Tensor:
     """Average as `agg_loss`: by tokens it takes the values of tokens, by sequences it multiplies the others by 0."""
-    mask_BT, totals = inputs.mask_BT, inputs.totals
+    name, mask_BT, totals = objective.aggregation, inputs.mask_BT, inputs.totals
     if name == "token_mean_minibatch":
         return torch.where(mask_BT, values, 0.0).sum() / torch.tensor(totals.tokens)
     weights_BT = resolve(AGGREGATIONS[name])(mask_BT.to(values.dtype), totals)
@@ -77,19 +67,8 @@ def aggregate(name: str, inputs: LossInputs, values: Tensor) -> Tensor:
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
     """Add the KL, which is averaged by `loss_agg_mode` also where the loss is not."""
     mask_BT, names = inputs.mask_BT, (objective.aggregation, loss_aggregation(objective))
-    own, of_loss = (resolve(AGGREGATIONS[name])(mask_BT.to(kl_ref_BT.dtype), inputs.totals) for name in names)
-    return per_token + objective.beta * torch.where(mask_BT, own / of_loss, 0.0) * kl_ref_BT
-
-
-RECIPE = LossRecipe(
-    prepare=shared.keep_padding,
-    ratio=ratio,
-    correct_importance=correct_importance,
-    kl=shared.kl_with_padding,
-    add_kl_penalty=add_kl_penalty,
-    average=average,
-    average_entropy=average_entropy,
-)
+    of_kl, of_loss = (resolve(AGGREGATIONS[name])(mask_BT.to(kl_ref_BT.dtype), inputs.totals) for name in names)
+    return per_token + objective.beta * torch.where(mask_BT, of_kl / of_loss, 0.0) * kl_ref_BT
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
@@ -106,12 +85,12 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         values_KBT = torch.stack([value.expand_as(mask_BT) for value in per_token.values()])  # masks become numbers
         sums_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2), dtype=torch.double)
         logged = dict(zip(per_token, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
-    corrected = correct_importance(objective, inputs, loss.surrogate.loss)
-    logged["actor/pg_loss"] = float(average(objective, inputs, corrected))
+    weight = 1.0 if rule is None else importance_weight(rule, objective, inputs)
+    logged["actor/pg_loss"] = float(average(objective, inputs, loss.surrogate.loss * weight))
     if inputs.entropy_BT is not None:
-        logged["actor/entropy_loss"] = float(average_entropy(objective, inputs, inputs.entropy_BT))
+        logged["actor/entropy_loss"] = float(aggregate(objective, inputs, inputs.entropy_BT))
     if loss.kl_ref_BT is not None:
-        logged["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
+        logged["kl_loss"] = float(aggregate(objective, inputs, loss.kl_ref_BT))
         logged["kl_coef"] = objective.beta
     if sampler_BT is not None and mask_BT.any():
         logged |= correction.mismatch_metrics(rule, inputs.old_log_probs_BT, sampler_BT, mask_BT)
@@ -143,11 +122,11 @@ def find_clipped_tokens(objective: Objective, inputs: LossInputs, loss: Loss) ->
 # Replays: policy losses, `ppo_loss`, aggregations and KL penalties.
 
 
-def count_totals(mask_BT: Tensor, batch: Options) -> Totals:
+def count_totals(mask_BT: Tensor, counts: Options) -> Totals:
     """Return what `agg_loss` divides by: counts of the global batch, or this one's tokens and nonempty sequences."""
-    own = Totals.of(mask_BT, batch.get("loss_scale_factor"))
-    sequences = batch.get("global_batch_size", own.nonempty_sequences)
-    return replace(own, tokens=batch.get("batch_num_tokens", own.tokens), sequences=sequences)
+    here = Totals.of(mask_BT, counts.get("loss_scale_factor"))
+    sequences = counts.get("global_batch_size", here.nonempty_sequences)
+    return replace(here, tokens=counts.get("batch_num_tokens", here.tokens), sequences=sequences)
 
 
 def scale_loss(replayed: Replayed, factor: float) -> Replayed:
@@ -161,18 +140,18 @@ def translate_mode(options: Options, mode: str) -> Objective:
 
 
 def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
-    """Replay `compute_policy_loss_<mode>`; weights that are given become sampler log-probs that have them."""
-    batch = options.get("global_batch_info") or {}
+    """Replay `compute_policy_loss_<mode>`; with `rollout_is_weights`, by sampler log-probs that have them."""
+    counts = options.get("global_batch_info") or {}
     if mode == "geo_mean":  # torch.mean over all rows
-        batch = {"global_batch_size": len(inputs["mask"])}
+        counts = {"global_batch_size": len(inputs["mask"])}
     point = translate_mode(options, mode)
-    given = shared.make_loss_inputs(inputs, totals=count_totals(inputs["mask"], batch))
+    batch = shared.make_loss_inputs(inputs, totals=count_totals(inputs["mask"], counts))
     if "rollout_is_weights" in inputs:
-        point = point.but(sampler_correction=shared.AS_GIVEN)
-        given = replace(given, sampler_log_probs_BT=given.old_log_probs_BT - inputs["rollout_is_weights"].log())
+        point = point.but(sampler_correction=SamplerCorrection.of("token", "truncate", 0.0, torch.inf))
+        batch = replace(batch, sampler_log_probs_BT=batch.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
-        given = replace(given, noise_BT=draw_like_verl(point, given, options.get("torch_manual_seed", 0)))
-    return scale_loss(shared.replay_loss(FRAMEWORK, point, given), batch.get("dp_size", 1))
+        batch = replace(batch, noise_BT=draw_like_verl(point, batch, options.get("torch_manual_seed", 0)))
+    return scale_loss(shared.replay_loss(FRAMEWORK, point, batch), counts.get("dp_size", 1))
 
 
 @torch.no_grad()
@@ -180,7 +159,7 @@ def draw_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tenso
     """Return noise that is smallest at the tokens that verl draws, the first of a permutation of the eligible."""
     all_tokens = objective.but(kernel_options={objective.kernel: {**objective.options, "share": 1.0}})
     noise_BT = torch.zeros_like(inputs.log_probs_BT)
-    eligible_BT = policy_loss(all_tokens, replace(inputs, noise_BT=noise_BT), RECIPE).surrogate.dropped
+    eligible_BT = policy_loss(all_tokens, replace(inputs, noise_BT=noise_BT), FRAMEWORK).surrogate.dropped
     order_N = torch.randperm(int(eligible_BT.sum()), generator=torch.Generator().manual_seed(seed))
     noise_BT[eligible_BT] = order_N.argsort().to(noise_BT.dtype)
     return noise_BT
@@ -198,10 +177,10 @@ def replay_bypass_mode(options: Options, inputs: Inputs) -> Replayed:
     logged = {f"rollout_corr/{name}": value for name, value in logged.items()}
     logged |= correction.mismatch_metrics(rule, now_BT, sampler_BT, mask_BT)
     counts = count_totals(kept_BT, options.get("global_batch_info") or {})
-    given = shared.make_loss_inputs({**inputs, "mask": kept_BT}, totals=counts)
+    batch = shared.make_loss_inputs({**inputs, "mask": kept_BT}, totals=counts)
     if o["loss_type"] == "reinforce":  # the weight is the current policy's
-        given = replace(given, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
-    return shared.replay_loss(FRAMEWORK, translate_mode(options, "bypass_mode"), given).with_metrics(logged)
+        batch = replace(batch, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
+    return shared.replay_loss(FRAMEWORK, translate_mode(options, "bypass_mode"), batch).with_metrics(logged)
 
 
 def replay_ppo_loss(options: Options, inputs: Inputs) -> Replayed:
@@ -213,16 +192,15 @@ def replay_ppo_loss(options: Options, inputs: Inputs) -> Replayed:
 def replay_agg_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay `agg_loss` of the entropies."""
     values_BT, point = inputs["entropies"], objective({"loss_agg_mode": options["loss_agg_mode"]})
-    given = shared.make_loss_inputs({**inputs, "logprobs": values_BT}, totals=count_totals(inputs["mask"], options))
-    size = float(average(point, given, values_BT.detach().abs()))
-    return scale_loss(Replayed(average(point, given, values_BT), size), options.get("dp_size", 1))
+    batch = shared.make_loss_inputs({**inputs, "logprobs": values_BT}, totals=count_totals(inputs["mask"], options))
+    size = float(average(point, batch, values_BT.detach().abs()))
+    return scale_loss(Replayed(average(point, batch, values_BT), size), options.get("dp_size", 1))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
     """Replay the KL at each position, and its sum over the tokens as the loss."""
     point = objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
     values_BT = shared.kl_with_padding(point, shared.make_loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
-    assert values_BT is not None
     return shared.sum_over_tokens(values_BT, inputs["mask"])
 
 
@@ -248,14 +226,14 @@ def replay_outcome(
     epsilon, by_token_BT = options.get("epsilon", 1e-6), inputs.get("token_level_rewards")
     rewards_B = inputs["rewards"] if by_token_BT is None else by_token_BT.sum(1)
     lengths_B, group_B = inputs["mask"].sum(1), torch.as_tensor(inputs["group_ids"])
-    given = Scored(rewards_B, group_B, lengths_B=lengths_B, lone_reward=lone_reward)
-    divisor_B = resolve(SCALES[scale])(given, epsilon)
+    scored = Scored(rewards_B, group_B, lengths_B=lengths_B, lone_reward=lone_reward)
+    divisor_B = resolve(SCALES[scale])(scored, epsilon)
     if scale == "group":  # the std of a group of one is torch.tensor(1.0)
         _, index_B, sizes_P = group_B.unique(return_inverse=True, return_counts=True)
         divisor_B = torch.where(sizes_P[index_B] == 1, torch.tensor(1.0) + epsilon, divisor_B)
     elif scale == "nonzero_share":  # a quotient of two counts
         divisor_B = 1 / (len(rewards_B) / rewards_B.count_nonzero().clamp(min=1)).double()
-    centred_B = advantages(given, baseline, "none")
+    centred_B = advantages(scored, baseline, "none")
     return pack_advantages(torch.where(centred_B == 0, 0.0, centred_B / divisor_B)[:, None] * inputs["mask"])
 
 
@@ -322,7 +300,13 @@ ESTIMATORS: dict[str, Replay] = {
 }
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    prepare=shared.keep_padding,
+    ratio=ratio,
+    importance_weight=importance_weight,
+    kl=shared.kl_with_padding,
+    add_kl_penalty=add_kl_penalty,
+    average=average,
+    average_entropy=aggregate,
     metrics=metrics,
     replays={
         **{f"compute_policy_loss_{mode}": partial(replay_mode, mode) for mode in KERNEL},

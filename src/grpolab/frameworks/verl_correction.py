@@ -1,7 +1,7 @@
 """verl 1dda039b, `verl/trainer/ppo/rollout_corr_helper.py`: sampler weights, rejection, their metrics and replays.
 
-The log ratio is log(trainer / sampler) throughout, and bounded by 20 before an exponential. An empty sequence counts as
-one with the value 0, unless the function says otherwise.
+A log ratio is log(trainer / sampler), within 20 of 0 before an exponential. An empty sequence has the value 0, unless
+the function says otherwise.
 """
 
 from __future__ import annotations
@@ -23,26 +23,21 @@ LEVELS = ("token", "seq_sum", "seq_mean", "seq_max")
 
 def compute_weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return the sampler weight of each token, 0 at padding, (B, T)."""
-    nothing_BT = torch.zeros_like(log_ratio_BT)
-    weight = sampler_weight(log_ratio_BT, nothing_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
-    return weight * mask_BT
+    return sampler_weight(rule, log_ratio_BT, torch.zeros_like(log_ratio_BT), mask_BT) * mask_BT
 
 
 def mismatch_metrics(
     rule: SamplerCorrection | None, log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor
 ) -> dict[str, float]:
-    """Return `rollout_corr/*`: KL, perplexities and chi-squared between trainer and sampler, and weights if there are.
+    """Return `rollout_corr/*`: KL, perplexities and chi-squared of trainer and sampler, and the weights of a rule.
 
     Raises ValueError if there is no token.
     """
     refuse_no_token(mask_BT)
     log_ratio_BT = masked_log_ratio(log_probs_BT, sampler_log_probs_BT, mask_BT)
-    trainer_B, sampler_B = (
-        -row_mean(torch.where(mask_BT, values_BT, 0.0), mask_BT)[:, 0]
-        for values_BT in (log_probs_BT, sampler_log_probs_BT)
-    )
-    gap_B = trainer_B - sampler_B
-    token_ratio_BT = log_ratio_BT.clamp(-BOUND, BOUND).exp()
+    known = (torch.where(mask_BT, values_BT, 0.0) for values_BT in (log_probs_BT, sampler_log_probs_BT))
+    trainer_B, sampler_B = (-row_mean(values_BT, mask_BT)[:, 0] for values_BT in known)
+    gap_B, token_ratio_BT = trainer_B - sampler_B, log_ratio_BT.clamp(-BOUND, BOUND).exp()
     sequence_ratio_B = log_ratio_BT.sum(1).clamp(-BOUND, BOUND).exp()
     metrics = {
         "training_ppl": trainer_B.exp().mean(),
@@ -66,14 +61,13 @@ def mismatch_metrics(
 
 
 def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> dict[str, float]:
-    """Return `compute_is_metrics`. Without IcePop's lower bound its metrics count from 1 / the upper one.
+    """Return `compute_is_metrics`. A rule that truncates has no lower bound; 1 / the upper one stands for it here.
 
     Raises ValueError if there is no token.
     """
     refuse_no_token(mask_BT)
-    weight_BT = compute_weights(rule, log_ratio_BT, mask_BT)
     free = SamplerCorrection.of(rule.level, "truncate", math.exp(-BOUND), math.exp(BOUND))
-    raw_BT = compute_weights(free, log_ratio_BT, mask_BT)
+    weight_BT, raw_BT = (compute_weights(each, log_ratio_BT, mask_BT) for each in (rule, free))
     high, low = rule.high, rule.low if rule.mode == "mask" else 1 / rule.high
     sequence_B, raw_sequence_B = row_mean(weight_BT, mask_BT)[:, 0], row_mean(raw_BT, mask_BT)[:, 0]
     inside_BT = weight_BT.clamp(0, high)
@@ -87,32 +81,31 @@ def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tenso
     }
     if rule.mode == "mask":
         metrics["oob_ratio"] = token_mean((raw_BT < low) | (raw_BT > high), mask_BT)
-    if rule.level == "sequence":  # by the logarithm of the weight, whose bounds are float32
+    if rule.level == "sequence":  # the logarithms of weight and bounds are compared, the latter in float32
         log_B = log_ratio_BT.sum(1)
         log_high, log_low = (torch.tensor(bound, dtype=torch.float).log() for bound in (high, low))
         metrics |= {"max": log_B.max().clamp(max=BOUND).exp(), "min": log_B.min().exp()}
         metrics |= {"ratio_fraction_high": share(log_B > log_high), "ratio_fraction_low": share(log_B < log_low)}
     else:
+        too_high, too_low = (token_mean(outside_BT, mask_BT) for outside_BT in (raw_BT > high, raw_BT < low))
         metrics |= {"max": weight_BT[mask_BT].max(), "min": weight_BT[mask_BT].min()}
-        metrics["ratio_fraction_high"] = token_mean(raw_BT > high, mask_BT)
-        metrics["ratio_fraction_low"] = token_mean(raw_BT < low, mask_BT)
+        metrics |= {"ratio_fraction_high": too_high, "ratio_fraction_low": too_low}
     return {f"rollout_is_{name}": float(value) for name, value in metrics.items()}
 
 
 def reject(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, float]]:
     """Return the tokens that pass every option, (B, T) bool, and `compute_rs_metrics`.
 
-    `token_k1,seq_mean_k3` with one threshold for all or one for each. That of k1, `0.5_1.25`, bounds sampler / trainer,
-    the reciprocal of the ratio; the others are an upper bound of the divergence. Raises ValueError if there is no
-    token.
+    Options are such as `token_k1,seq_mean_k3`, with one threshold for all or one for each. A threshold of k1, as
+    `0.5_1.25`, bounds sampler / trainer, the reciprocal of the ratio; any other is the largest divergence that passes.
+    Raises ValueError if there is no token.
     """
     refuse_no_token(mask_BT)
     names = list(dict.fromkeys(name.strip() for name in options.split(",")))
     bounds = [bound.strip() for bound in str(thresholds).split(",")]
-    bounds = bounds * len(names) if len(bounds) == 1 else bounds
     kept_BT, nonempty_B = mask_BT, mask_BT.any(1)
     metrics: dict[str, float] = {}
-    for name, bound in zip(names, bounds, strict=True):
+    for name, bound in zip(names, bounds * len(names) if len(bounds) == 1 else bounds, strict=True):
         values_BT, low, high = divergence_and_bounds(name, bound, log_ratio_BT, mask_BT)
         passes_BT = (values_BT <= high) & (values_BT >= low)
         kept_BT = kept_BT & passes_BT
@@ -141,22 +134,27 @@ def reject(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tensor)
 def divergence_and_bounds(
     option: str, threshold: str, log_ratio_BT: Tensor, mask_BT: Tensor
 ) -> tuple[Tensor, float, float]:
-    """Return an option's divergence, (B, T), and its bounds; only k1's, a log ratio, has a lower one."""
+    """Return an option's divergence, (B, T), and its bounds; only k1, a log ratio, has a lower one."""
     level, _, divergence = option.rpartition("_")
     if level not in LEVELS or divergence not in DIVERGENCES or option == "seq_max_k1":
         raise ValueError(f"verl has no rollout_rs={option}")
     values_BT = DIVERGENCES[divergence](log_ratio_BT.clamp(-BOUND, BOUND))
-    if level == "seq_sum":
-        values_BT = torch.where(mask_BT, values_BT, 0.0).sum(1, keepdim=True).expand_as(values_BT)
-    elif level == "seq_mean":
-        values_BT = row_mean(values_BT, mask_BT).expand_as(values_BT)
-    elif level == "seq_max":
-        largest_B1 = values_BT.masked_fill(~mask_BT, -math.inf).amax(1, keepdim=True)
-        values_BT = torch.where(largest_B1 == -math.inf, 0.0, largest_B1).expand_as(values_BT)
+    rows = {
+        "seq_sum": torch.where(mask_BT, values_BT, 0.0).sum(1, keepdim=True),
+        "seq_mean": row_mean(values_BT, mask_BT),
+        "seq_max": row_max(values_BT, mask_BT),
+    }
+    values_BT = rows.get(level, values_BT).expand_as(values_BT)
     if divergence != "k1":
         return values_BT, -math.inf, float(threshold)
     low, _, high = threshold.rpartition("_")
     return values_BT, math.log(float(low) if low else 1 / float(high)), math.log(float(high))
+
+
+def row_max(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return each sequence's largest value, (B, 1)."""
+    largest_B1 = values_BT.masked_fill(~mask_BT, -math.inf).amax(1, keepdim=True)
+    return torch.where(largest_B1 == -math.inf, 0.0, largest_B1)
 
 
 def sequence_statistics(values_N: Tensor, deviation_N: Tensor) -> dict[str, Tensor]:
@@ -192,7 +190,7 @@ def refuse_no_token(mask_BT: Tensor) -> None:
 
 
 def refuse_zero_weights(rule: SamplerCorrection | None, log_ratio_BT: Tensor, mask_BT: Tensor) -> None:
-    """Raise ValueError if weights are asked for and no token has one: verl's sample size divides by 0 there."""
+    """Raise ValueError if a rule leaves no token a weight: verl's effective sample size divides by their sum."""
     if rule is not None and not compute_weights(rule, log_ratio_BT, mask_BT).any():
         raise ValueError("no token has a sampler weight")
 

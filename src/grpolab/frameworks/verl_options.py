@@ -22,18 +22,9 @@ LOSS: dict[str, Any] = {
 
 # loss_mode -> kernel; bypass_mode's `loss_type` -> the mode that it is.
 KERNEL = {
-    "vanilla": "clipped",
-    "gspo": "clipped",
-    "sapo": "sapo",
-    "cispo": "cispo",
-    "geo_mean": "gmpo",
-    "gpg": "policy_gradient",
-    "clip_cov": "clip_cov",
-    "kl_cov": "kl_cov",
-    "dro": "dro",
-    "dppo_tv": "dppo_tv",
-    "dppo_kl": "dppo_kl",
-}
+    "vanilla": "clipped", "gspo": "clipped", "sapo": "sapo", "cispo": "cispo", "geo_mean": "gmpo",
+    "gpg": "policy_gradient", **{name: name for name in ("clip_cov", "kl_cov", "dro", "dppo_tv", "dppo_kl")},
+}  # fmt: skip
 BYPASS = {"ppo_clip": "vanilla", "reinforce": "gpg"}
 # Kernel -> our name of its options -> theirs.
 KERNEL_OPTIONS = {
@@ -84,7 +75,6 @@ def objective(options: Mapping[str, Any]) -> Objective:
             kernel_options={ours: numbers[theirs] for ours, theirs in KERNEL_OPTIONS.get(KERNEL[mode], {}).items()},
             epsilon=o["clip_ratio"] if o["clip_ratio_low"] is None else o["clip_ratio_low"],
             epsilon_high=o["clip_ratio"] if o["clip_ratio_high"] is None else o["clip_ratio_high"],
-            delta=None,
             dual_clip=o["clip_ratio_c"] if mode == "vanilla" else None,
             loss_form="max_negative",
             aggregation=AGGREGATION[o["loss_agg_mode"]],

@@ -7,7 +7,7 @@ frameworks have, are in `frameworks/shared.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,14 +23,8 @@ class Scored:
     rewards_B: Tensor  # NaN: cannot be scored
     group_B: Tensor  # integers; rows of one number are a group, in any place and of any size
     lengths_B: Tensor | None = None  # tokens of each completion
-    baseline_B: Tensor | None = None  # given from outside (ReMax: the reward of the greedy completion)
+    baseline_B: Tensor | None = None  # from outside (ReMax: the reward of the greedy completion)
     lone_reward: bool = False  # a group of one has advantage 0 (False) or its reward (True)
-
-    def rows(self, index: Tensor) -> Scored:
-        """Return some of the rows."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        selected: dict[str, Any] = {name: value[index] for name, value in named.items() if isinstance(value, Tensor)}
-        return replace(self, **selected)
 
 
 def advantages(scored: Scored, baseline: str = "group_mean", scale: str = "group", epsilon: float = 1e-4) -> Tensor:
@@ -40,7 +34,8 @@ def advantages(scored: Scored, baseline: str = "group_mean", scale: str = "group
     they are compared with get exactly 0.
     """
     known_B = ~scored.rewards_B.isnan()
-    known = scored.rows(known_B)
+    rows: dict[str, Any] = {name: value[known_B] for name, value in vars(scored).items() if isinstance(value, Tensor)}
+    known = replace(scored, **rows)
     centred_N = known.rewards_B - resolve(ADVANTAGES[baseline])(known)
     scaled_N = centred_N / resolve(SCALES[scale])(known, epsilon)
     values_B = torch.zeros_like(scored.rewards_B)

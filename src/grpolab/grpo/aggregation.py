@@ -54,10 +54,7 @@ def sequence_sum_nonempty(mask_BT: Tensor, totals: Totals) -> Tensor:
 
 
 def token_mean_rollout(mask_BT: Tensor, totals: Totals) -> Tensor:
-    """Mean over the tokens of the rollout batch: every token weighs the same in all its minibatches.
-
-    DAPO (2503.14476, eq. 8); TRL `dapo`.
-    """
+    """Mean over the tokens of the rollout batch, in all its minibatches. DAPO (2503.14476, eq. 8); TRL `dapo`."""
     return mask_BT / (totals.rollout_tokens or 1)
 
 

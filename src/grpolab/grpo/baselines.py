@@ -53,10 +53,7 @@ def length_weighted(scored: Scored) -> Tensor:
 
 
 def second_best(scored: Scored) -> Tensor:
-    """The second best for the best of a group, its own reward for any other one (advantage 0). verl `grpo_passk`.
-
-    Raises ValueError where a group has only one completion.
-    """
+    """Second best for the best of a group, itself for others. verl `grpo_passk`. Raises ValueError for a lone one."""
 
     def runner_up(rewards_PN: Tensor) -> Tensor:
         if rewards_PN.shape[1] < 2:
@@ -96,10 +93,7 @@ def batch_std(scored: Scored, epsilon: float) -> Tensor:
 
 
 def leave_one_out_std(scored: Scored, epsilon: float) -> Tensor:
-    """Std of the others of the group with Bessel's correction, plus epsilon. NeMo-RL `grpo`.
-
-    1 where there is none: fewer than two others, or others that are equal.
-    """
+    """Std of the others of the group over n - 1, plus epsilon; 1 where there is none, or it is 0. NeMo-RL `grpo`."""
 
     def std(rewards_PN: Tensor) -> Tensor:
         others = rewards_PN.shape[1] - 1

@@ -7,7 +7,7 @@ tokens, flattened. Rows of one prompt stand together until minibatches are cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,11 +33,9 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tenso
     """Return the text of each completion without end and padding tokens, shape (B,)."""
     rows = zip(tokens_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)
     completions = [tuple(row[:length]) for row, length in rows]
-    distinct = dict.fromkeys(completions)  # a group repeats itself
-    texts = tokenizer.batch_decode(
-        [list(tokens) for tokens in distinct], skip_special_tokens=True, clean_up_tokenization_spaces=False
-    )
-    text_of = dict(zip(distinct, texts, strict=True))
+    distinct = list(map(list, dict.fromkeys(completions)))  # a group repeats itself
+    texts = tokenizer.batch_decode(distinct, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    text_of = dict(zip(map(tuple, distinct), texts, strict=True))
     return [text_of[completion] for completion in completions]
 
 
@@ -139,6 +137,13 @@ class TrainingBatch:
     reference_log_probs_BT: Tensor | None = None  # only where beta > 0
     trees: tuple[PrefixTree | None, ...] = ()  # of its micro-batches, made once for all passes; empty: not yet
 
+    @classmethod
+    def of(cls, prompts: Prompts, prompt_of_B: Tensor, completions: Completions) -> TrainingBatch:
+        """Return a batch of completions; its rewards and advantages are 0."""
+        nothing_B = completions.log_probs_BT.new_zeros(len(prompt_of_B))
+        columns = completions.tokens_BT, completions.mask_BT, completions.log_probs_BT
+        return cls(torch.arange(len(prompt_of_B)), prompts, prompt_of_B, *columns, nothing_B, nothing_B)
+
     def __len__(self) -> int:
         return len(self.tokens_BT)
 
@@ -149,8 +154,7 @@ class TrainingBatch:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the per-row fields that are there."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def with_old(self, log_probs_BT: Tensor, entropy_BT: Tensor) -> TrainingBatch:
         """Fill in old log-probs and entropies where they are not known yet."""
@@ -167,7 +171,9 @@ class TrainingBatch:
         return self.prompts.select(kept_P), prompt_of_B
 
     def split(self, size: int) -> list[TrainingBatch]:
-        """Cut the batch into consecutive pieces of `size` rows."""
+        """Cut the batch into consecutive pieces of `size` rows; one piece is the batch as it is."""
+        if size == len(self):
+            return [self]
         return [self.rows(slice(start, start + size)) for start in range(0, len(self), size)]
 
     @property
@@ -179,8 +185,7 @@ class TrainingBatch:
         """Add the prefix trees of micro-batches of `size` rows; none where `reach` is None."""
         if len(self.trees) * size == len(self):
             return self
-        pieces = [self] if size == len(self) else self.split(size)
-        return replace(self, trees=tuple(piece._own_tree(reach) if reach else None for piece in pieces))
+        return replace(self, trees=tuple(piece._own_tree(reach) if reach else None for piece in self.split(size)))
 
     def _own_tree(self, reach: float) -> PrefixTree | None:
         """Return one tree for each prompt; None where plain completions behind their prompts cost less."""
@@ -194,9 +199,8 @@ class TrainingBatch:
 
     def micro_batches(self, size: int, reach: float | None) -> list[TrainingBatch]:
         """Cut the batch into pieces of `size` rows, each with its prefix tree."""
-        whole = self.with_trees(size, reach)
-        pieces = [whole] if size == len(self) else self.split(size)
-        return [replace(piece, trees=(tree,)) for piece, tree in zip(pieces, whole.trees, strict=True)]
+        trees = self.with_trees(size, reach).trees
+        return [replace(piece, trees=(tree,)) for piece, tree in zip(self.split(size), trees, strict=True)]
 
 
 def join_batches(batches: list[TrainingBatch]) -> TrainingBatch:

@@ -1,8 +1,4 @@
-"""Sampling completions: one prefill of the prompts, then one decode step for each token.
-
-There are two decoders. On a CPU `decode_prefixes` computes each distinct prefix once. On a GPU that would read a number
-back at each token, so `decode_rows` gives each completion its own row and almost never waits.
-"""
+"""Sampling completions: one prefill of the prompts, then one decode step for each token."""
 
 from __future__ import annotations
 
@@ -52,13 +48,9 @@ def most_likely(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
 def sample(
     policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose = inverse_cdf
 ) -> Completions:
-    """Sample `group` completions of every prompt, at most as long as the noise; stop when all have ended.
-
-    Rows of one prompt stand together. `choose` picks each row's next token.
-    """
-    decoder = decode_rows if policy.on_gpu else decode_prefixes
+    """Sample `group` completions of every prompt, at most as long as the noise; rows of one prompt stand together."""
     with torch.inference_mode():
-        tokens, log_probs = decoder(policy, prompts, group, uniforms_BT.to(policy.device), choose)
+        tokens, log_probs = _decode(policy, prompts, group, uniforms_BT.to(policy.device), choose)
     # Outside of inference mode, so that an update may keep the tensors for its backward pass.
     tokens_BT = torch.stack(tokens, 1)
     ends_BT = tokens_BT == policy.end
@@ -68,67 +60,50 @@ def sample(
     return Completions(tokens_BT[:, :longest], mask_BT[:, :longest], log_probs_BT[:, :longest])
 
 
-def decode_prefixes(
+def _decode(
     policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Decode each distinct (prefix, token) once: completions that are equal so far share a row of the KV cache.
+    """Return, for each position, the tokens (B,) and their log-probs (B, 1).
 
-    Returns, for each position, the tokens (B,) and their log-probs (B, 1).
+    On a CPU each distinct (prefix, token) is computed once: completions that are equal so far share a row of the KV
+    cache. That reads a number back at each token, for which a GPU would wait. There each completion has its own row, so
+    that no size depends on what was sampled; completions that have ended go on with padding.
     """
     pad_id, end_id = policy.pad, policy.end  # looked up once: the tokenizer is slow to answer
     tokens, log_probs = [], []
     row_of_B = prompt_rows(prompts, group)  # the cache's row with each completion's prefix
     kv_cache = prefill(policy, prompts)
     logits_NV = policy.logits(kv_cache.prefill_hidden_N1H)[:, -1]
-    done_B, ended = torch.zeros(len(row_of_B), dtype=torch.bool, device=policy.device), 0
+    done_B, ended, last = torch.zeros_like(row_of_B, dtype=torch.bool), 0, uniforms_BT.shape[1] - 1
     for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
-        log_probs_BV = policy.log_softmax(logits_NV)[row_of_B]
-        token_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad_id)
-        tokens.append(token_B)
-        log_probs.append(log_probs_BV.gather(1, token_B[:, None]))
-        done_B = done_B | (token_B == end_id)
-        if t + 1 == uniforms_BT.shape[1]:
-            break
-        B, V = log_probs_BV.shape
-        # A number for each distinct (row, token); completions that have ended sort behind all others.
-        edges_N, row_of_B = (row_of_B * V + token_B).masked_fill(done_B, B * V).unique(return_inverse=True)
-        going, now_ended = torch.stack([(edges_N < B * V).sum(), done_B.sum()]).tolist()
-        if not going:
-            break
-        edges_N, row_of_B = edges_N[:going], row_of_B.clamp(max=going - 1)
-        if (going, now_ended) != (len(logits_NV), ended):  # else each row goes on with one token
-            kv_cache.select(edges_N // V)
-        ended = now_ended
-        logits_NV = policy.logits(decode_hidden(policy, kv_cache, (edges_N % V)[:, None]))[:, -1]
-    return tokens, log_probs
-
-
-def decode_rows(
-    policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Decode one row for each completion, so that no size depends on what was sampled; returns as `decode_prefixes`.
-
-    Completions that have ended go on with padding.
-    """
-    pad_id, end_id = policy.pad, policy.end
-    tokens, log_probs = [], []
-    row_of_B = prompt_rows(prompts, group)
-    kv_cache = prefill(policy, prompts)
-    logits_BV = policy.logits(kv_cache.prefill_hidden_N1H)[:, -1]
-    done_B = torch.zeros(len(row_of_B), dtype=torch.bool, device=policy.device)
-    for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
-        log_probs_BV = policy.log_softmax(logits_BV)
-        if t == 0:
+        log_probs_BV = policy.log_softmax(logits_NV)
+        if t == 0 or not policy.on_gpu:
             log_probs_BV = log_probs_BV[row_of_B]
         token_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad_id)
         tokens.append(token_B)
         log_probs.append(log_probs_BV.gather(1, token_B[:, None]))
         done_B = done_B | (token_B == end_id)
-        if t + 1 == uniforms_BT.shape[1] or ((t + 1) % ASK_EVERY == 0 and done_B.all()):
+        if t == last:
             break
-        if t == 0:
-            kv_cache.select(row_of_B)
-        logits_BV = policy.logits(decode_hidden(policy, kv_cache, token_B[:, None]))[:, -1]
+        if policy.on_gpu:
+            if (t + 1) % ASK_EVERY == 0 and done_B.all():
+                break
+            if t == 0:
+                kv_cache.select(row_of_B)
+            token_N = token_B
+        else:
+            B, V = log_probs_BV.shape
+            # A number for each distinct (row, token); completions that have ended sort behind all others.
+            edge_B = (row_of_B * V + token_B).masked_fill(done_B, B * V)
+            edges_N, row_of_B = edge_B.unique(return_inverse=True)
+            going, now_ended = torch.stack([(edges_N < B * V).sum(), done_B.sum()]).tolist()
+            if not going:
+                break
+            edges_N, row_of_B = edges_N[:going], row_of_B.clamp(max=going - 1)
+            if (going, now_ended) != (len(logits_NV), ended):  # else each row goes on with one token
+                kv_cache.select(edges_N // V)
+            ended, token_N = now_ended, edges_N % V
+        logits_NV = policy.logits(decode_hidden(policy, kv_cache, token_N[:, None]))[:, -1]
     return tokens, log_probs
 
 

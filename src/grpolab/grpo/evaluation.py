@@ -11,12 +11,10 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from grpolab.grpo.batch import Prompts, Texts, decode, prompt_tensors, text_tensors
 from grpolab.grpo.decoding import sample, sampling_noise
-from grpolab.grpo.model import Policy, text_places
-from grpolab.grpo.places import read, token_log_prob
+from grpolab.grpo.model import Policy, read, text_places, token_log_prob
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rewards import Score
@@ -35,24 +33,21 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluation prompts, tokenised once. `seed` and `length` matter only where answers are sampled."""
+    """Evaluates a policy as it is at each call. `samples`, `length` and `seed` count only where answers are sampled."""
 
+    policy: Policy
     task: Task
     score: Score
     examples_I: Sequence[Example]
-    tokenizer: PreTrainedTokenizerBase
-    device: torch.device
-    chat: bool
-    reach: float | None  # the policy's
     batch_size: int
     samples: int
     length: int
     seed: int
     processes: Processes = ALONE  # over which batches are dealt
 
-    def __call__(self, policy: Policy) -> Evaluation:
-        """Evaluate the policy as it is."""
-        return self._exact(policy) if self.task.unique_answer else self._sampled(policy)
+    def __call__(self) -> Evaluation:
+        """Evaluate the policy on all items."""
+        return self._exact() if self.task.unique_answer else self._sampled()
 
     def _batches(self, items: Sequence[T]) -> list[Sequence[T]]:
         return [items[start : start + self.batch_size] for start in range(0, len(items), self.batch_size)]
@@ -62,21 +57,32 @@ class Evaluator:
         """The items sorted by prompt, so that those that begin alike stand together."""
         return sorted(range(len(self.examples_I)), key=lambda item: self.examples_I[item].prompt)
 
+    @property
+    def _chat(self) -> bool:
+        return getattr(self.task, "chat", False)
+
     @cached_property
     def _texts(self) -> list[tuple[Texts, PrefixTree | None]]:
-        """The sorted items with their right answers, in batches, each with its trees."""
-        batches = [
-            text_tensors(self.tokenizer, [e.prompt for e in batch], [e.answer for e in batch], self.chat, self.device)
-            for batch in self._batches([self.examples_I[item] for item in self._order_I])
-        ]
-        return [(texts, texts.tree(self.reach)) for texts in batches]
+        """The sorted items with their right answers, in batches, each with its trees; tokenised once."""
+        policy, found = self.policy, []
+        for batch in self._batches([self.examples_I[item] for item in self._order_I]):
+            prompts, answers = zip(*batch, strict=True)
+            texts = text_tensors(policy.tokenizer, prompts, answers, self._chat, policy.device)
+            found.append((texts, texts.tree(policy.reach)))
+        return found
+
+    @cached_property
+    def _prompts(self) -> list[Prompts]:
+        tokenizer, device = self.policy.tokenizer, self.policy.device
+        batches = self._batches([example.prompt for example in self.examples_I])
+        return [prompt_tensors(tokenizer, prompts, self._chat, device) for prompts in batches]
 
     @torch.inference_mode()
-    def _exact(self, policy: Policy) -> Evaluation:
+    def _exact(self) -> Evaluation:
         """Score by one forward pass: the product of the right answer's token probabilities, and the greedy answer."""
         computed = []
         for texts, tree in self.processes.share(self._texts):
-            places, place_BT = text_places(policy, texts, tree)
+            places, place_BT = text_places(self.policy, texts, tree)
             tokens_BT, answer_BT = texts.tokens_BC[:, texts.first :], texts.answer_BC[:, texts.first :]
             log_probs_BT, greedy_BT = read(_log_prob_and_greedy, place_BT, tokens_BT, answer_BT, places)
             expected_B = torch.where(answer_BT, log_probs_BT, 0.0).double().sum(1).exp()
@@ -84,28 +90,18 @@ class Evaluator:
         batches = zip(*self.processes.gather(computed), strict=True)
         expected_I, greedy_I = (torch.cat(pieces) for pieces in batches)  # in the order of the texts
         expected_I[self._order_I] = expected_I.clone()
-        metrics = {
-            "eval/accuracy_expected": expected_I.mean().item(),
-            "eval/accuracy_greedy": greedy_I.double().mean().item(),
-        }
-        return Evaluation(metrics, expected_I.tolist())
+        expected, greedy = expected_I.mean().item(), greedy_I.double().mean().item()
+        return Evaluation({"eval/accuracy_expected": expected, "eval/accuracy_greedy": greedy}, expected_I.tolist())
 
-    @cached_property
-    def _prompts(self) -> list[Prompts]:
-        return [
-            prompt_tensors(self.tokenizer, [example.prompt for example in examples], self.chat, self.device)
-            for examples in self._batches(self.examples_I)
-        ]
-
-    def _sampled(self, policy: Policy) -> Evaluation:
+    def _sampled(self) -> Evaluation:
         """Score `samples` completions of each item, with noise that is the same at every evaluation of a seed."""
         items = len(self.examples_I)
         noise_NT = sampling_noise(self.seed, "evaluation", 0, items, self.samples, self.length)
         batches = list(zip(self._prompts, noise_NT.split(self.batch_size * self.samples), strict=True))
         computed = []
         for prompts, noise_BT in self.processes.share(batches):
-            completions = sample(policy, prompts, self.samples, noise_BT)
-            texts = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
+            completions = sample(self.policy, prompts, self.samples, noise_BT)
+            texts = decode(self.policy.tokenizer, completions.tokens_BT, completions.mask_BT)
             finite = bool(completions.log_probs_BT.isfinite().all())
             computed.append((finite, texts, completions.mask_BT.sum(1)))
         are_finite, texts_of, lengths = zip(*self.processes.gather(computed), strict=True)

@@ -11,21 +11,14 @@ from functools import partial
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch.utils.checkpoint import checkpoint
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from grpolab.errors import RequestError
-from grpolab.grpo.batch import Prompts, TrainingBatch
+from grpolab.grpo.batch import Completions, Prompts, TrainingBatch
 from grpolab.grpo.model import Policy, hidden_states, prefix_places, tree_places
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.seeds import torch_seed
@@ -33,8 +26,7 @@ from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, PretrainedModel, TinyModel
 from grpolab.tasks.base import Task
 
-PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
-SPECIAL = (PAD, BEGIN, END, UNKNOWN)
+SPECIAL = PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
 CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
@@ -62,22 +54,17 @@ def make_policy(settings: Resolved, task: Task) -> Policy:
 
 
 def _make_tiny(settings: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=settings.hidden_size,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        num_key_value_heads=settings.heads,
-        intermediate_size=settings.intermediate_size,
-        max_position_embeddings=LONGEST,
-        tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id,  # before the weights are made: its embedding is zero and is not trained
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+    sizes: dict[str, Any] = {
+        **{"hidden_size": settings.hidden_size, "intermediate_size": settings.intermediate_size},
+        **{"num_attention_heads": settings.heads, "num_key_value_heads": settings.heads},
+        **{"num_hidden_layers": settings.layers, "max_position_embeddings": LONGEST},
+    }
+    # Named before the weights are made: the embedding of the padding token is zero and is not trained.
+    ends = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=False, **sizes, **ends)
     with torch.random.fork_rng(devices=[]):  # transformers draws initial weights from torch's global generator
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
+        return transformers.LlamaForCausalLM(config)
 
 
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
@@ -86,33 +73,22 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=PAD,
-        bos_token=BEGIN,
-        eos_token=END,
-        unk_token=UNKNOWN,
-        padding_side="left",
-        chat_template=CHAT,
-    )
+    named = {"pad_token": PAD, "bos_token": BEGIN, "eos_token": END, "unk_token": UNKNOWN}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", chat_template=CHAT, **named)
 
 
 def _load_pretrained(settings: PretrainedModel) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    options = {"revision": settings.revision, "trust_remote_code": False, "use_safetensors": True}
     with _explain_failure(settings):
-        model = AutoModelForCausalLM.from_pretrained(
-            settings.path,
-            revision=settings.revision,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=torch.float32,
-        )
+        model = transformers.AutoModelForCausalLM.from_pretrained(settings.path, dtype=torch.float32, **options)
     return model, load_tokenizer(settings)
 
 
 def load_tokenizer(settings: PretrainedModel) -> PreTrainedTokenizerBase:
     """Load a pretrained model's tokenizer. Raises RequestError where it cannot be loaded or has no end token."""
+    options = {"revision": settings.revision, "trust_remote_code": False}
     with _explain_failure(settings):
-        tokenizer = AutoTokenizer.from_pretrained(settings.path, revision=settings.revision, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(settings.path, **options)
     if tokenizer.eos_token_id is None:
         raise RequestError(f"model.path={settings.path}: its tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:
@@ -195,16 +171,8 @@ def find_reach(policy: Policy) -> float | None:
     with policy.device:
         prompts = Prompts(torch.tensor([[1, 2, 3], [3, 1, 2]]), torch.tensor([[0, 1, 1], [1, 1, 1]]).bool())
         tokens_BT = torch.tensor([[4, 1, 2, 5], [4, 1, 5, 2], [3, 3, 3, 3]]) % config.vocab_size
-        batch = TrainingBatch(
-            rows_B=torch.arange(3),
-            prompts=prompts,
-            prompt_of_B=torch.tensor([0, 0, 1]),
-            tokens_BT=tokens_BT,
-            mask_BT=torch.ones_like(tokens_BT, dtype=torch.bool),
-            sampler_log_probs_BT=torch.zeros(3, 4),
-            advantages_B=torch.zeros(3),
-            rewards_B=torch.zeros(3),
-        )
+        completions = Completions(tokens_BT, torch.ones(3, 4, dtype=torch.bool), torch.zeros(3, 4))
+        batch = TrainingBatch.of(prompts, torch.tensor([0, 0, 1]), completions)
     try:
         with torch.inference_mode():
             pairs = [prefix_places(policy, each) for each in (batch, batch.with_trees(len(batch), math.inf))]

@@ -17,7 +17,7 @@ from grpolab.grpo.aggregation import Totals, aggregate
 from grpolab.grpo.kl import kl_penalty, own_gradient
 from grpolab.grpo.ratios import masked_log_ratio, off_policy_keep, sampler_weight, top_entropy_keep
 from grpolab.registry import RATIOS, SURROGATES, resolve
-from grpolab.settings.objective import Objective
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,8 @@ class Loss:
 
     def detached(self) -> Loss:
         """Return the same without gradient."""
-        return Loss(
-            self.total.detach(),
-            replace(self.surrogate, loss=self.surrogate.loss.detach()),
-            self.log_ratio_BT.detach(),
-            self.ratio.detach(),
-            self.per_token.detach(),
-            None if self.kl_ref_BT is None else self.kl_ref_BT.detach(),
-        )
+        tensors: dict[str, Any] = {n: value.detach() for n, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, surrogate=replace(self.surrogate, loss=self.surrogate.loss.detach()), **tensors)
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
@@ -117,10 +111,9 @@ def importance_ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor
     return ratio
 
 
-def kl_to_reference(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """Return the KL term of each token, (B, T), before its weight; None where there is none."""
-    if not objective.beta or inputs.reference_log_probs_BT is None:
-        return None
+def kl_to_reference(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
+    """Return the KL term of each token, (B, T), before its weight; only called where there is one."""
+    assert inputs.reference_log_probs_BT is not None
     assert objective.kl_estimator is not None
     assert objective.kl_gradient is not None
     return kl_penalty(
@@ -154,14 +147,10 @@ def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     return per_token
 
 
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Multiply the loss by the weight of the trainer's policy against the sampler's, where the settings ask for it."""
-    rule, sampler_BT = objective.sampler_correction, inputs.sampler_log_probs_BT
-    if rule is None:
-        return per_token
-    assert sampler_BT is not None
-    old_BT, mask_BT = inputs.old_log_probs_BT, inputs.mask_BT
-    return per_token * sampler_weight(old_BT, sampler_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
+def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return the weight of the trainer's policy against the sampler's; only called where the settings have a rule."""
+    assert inputs.sampler_log_probs_BT is not None
+    return sampler_weight(rule, inputs.old_log_probs_BT, inputs.sampler_log_probs_BT, inputs.mask_BT)
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
@@ -181,10 +170,10 @@ class LossRecipe:
     prepare: Callable[[Objective, LossInputs], LossInputs] = prepare
     log_ratio: Callable[[Objective, LossInputs], Tensor] = log_ratio
     ratio: Callable[[Objective, Tensor, Tensor], Tensor] = importance_ratio
-    kl: Callable[[Objective, LossInputs, Tensor], Tensor | None] = kl_to_reference
+    kl: Callable[[Objective, LossInputs, Tensor], Tensor] = kl_to_reference
     surrogate: Callable[[Objective, LossInputs, Tensor, Tensor], SurrogateParts] = surrogate
     mask: Callable[[Objective, LossInputs, Tensor], Tensor] = mask
-    correct_importance: Callable[[Objective, LossInputs, Tensor], Tensor] = correct_importance
+    importance_weight: Callable[[SamplerCorrection, Objective, LossInputs], Tensor] = importance_weight
     add_kl_penalty: Callable[[Objective, LossInputs, Tensor, Tensor], Tensor] = add_kl_penalty
     average: Callable[[Objective, LossInputs, Tensor], Tensor] = average
     average_entropy: Callable[[Objective, LossInputs, Tensor], Tensor] = average
@@ -198,10 +187,13 @@ def policy_loss(objective: Objective, inputs: LossInputs, recipe: LossRecipe = C
     inputs = recipe.prepare(objective, inputs)
     log_ratio_BT = recipe.log_ratio(objective, inputs)
     ratio = recipe.ratio(objective, log_ratio_BT, inputs.mask_BT)
-    kl_ref_BT = recipe.kl(objective, inputs, ratio)  # before the surrogate: this order decides how gradients add up
+    kl_ref_BT = None
+    if objective.beta and inputs.reference_log_probs_BT is not None:
+        kl_ref_BT = recipe.kl(objective, inputs, ratio)  # before the surrogate: this decides how gradients add up
     parts = recipe.surrogate(objective, inputs, log_ratio_BT, ratio)
     per_token = recipe.mask(objective, inputs, parts.loss)
-    per_token = recipe.correct_importance(objective, inputs, per_token)
+    if objective.sampler_correction is not None:
+        per_token = per_token * recipe.importance_weight(objective.sampler_correction, objective, inputs)
     if kl_ref_BT is not None:
         per_token = recipe.add_kl_penalty(objective, inputs, per_token, kl_ref_BT)
     total = recipe.average(objective, inputs, per_token)

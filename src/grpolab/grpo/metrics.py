@@ -14,7 +14,9 @@ from torch import Tensor
 from grpolab import vocabulary
 from grpolab.grpo.advantages import equal_rewards
 from grpolab.grpo.batch import Rollout, TrainingBatch
-from grpolab.grpo.loss import SurrogateParts
+from grpolab.grpo.kl import k3
+from grpolab.grpo.loss import LossInputs, SurrogateParts
+from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.settings.run import DiagnosticsSettings
 
 Floats = NDArray[np.float64]
@@ -24,30 +26,22 @@ Floats = NDArray[np.float64]
 class UpdateTensors:
     """An optimiser step as its metrics read it, without gradient. N: the minibatch's tokens, flattened."""
 
-    mask_BT: Tensor
-    advantages_B: Tensor
+    inputs: LossInputs  # of the whole minibatch
     log_ratio_BT: Tensor
-    old_log_probs_BT: Tensor
-    entropy_BT: Tensor
     surrogate: SurrogateParts
-    kl_ref_BT: Tensor | None
+
+    @property
+    def kl_ref_BT(self) -> Tensor | None:
+        """k3 whatever estimator, weight or placement the objective has: one number for all runs."""
+        inputs, reference_BT = self.inputs, self.inputs.reference_log_probs_BT
+        return None if reference_BT is None else k3(masked_log_ratio(reference_BT, inputs.log_probs_BT, inputs.mask_BT))
 
     def tokens(self, values: Tensor) -> Tensor:
         """Return (B, T) or (B, 1) values as one per token, shape (N,)."""
-        return values.expand_as(self.mask_BT)[self.mask_BT]
-
-    @cached_property
-    def sequence_log_ratio_B1(self) -> Tensor:
-        """Mean log ratio of each sequence."""
-        return self.log_ratio_BT.sum(1, keepdim=True) / self.mask_BT.sum(1, keepdim=True).clamp(min=1)
+        return values.expand_as(self.inputs.mask_BT)[self.inputs.mask_BT]
 
 
 MASKS = ("active_low", "active_high", "out_of_range", "outer", "capped", "dropped")  # of `SurrogateParts`; clip/<name>
-QUANTILE_NAMES = {
-    (level, sign): [f"ratio/{level}_{name}_{sign}" for name in vocabulary.QUANTILES]
-    for level in vocabulary.LEVELS
-    for sign in vocabulary.SIGNS
-}
 
 
 @dataclass(frozen=True)
@@ -67,15 +61,16 @@ class UpdateArrays:
     @classmethod
     def of(cls, update: UpdateTensors) -> UpdateArrays:
         """Copy an update from its device, in two transfers."""
-        columns = [update.log_ratio_BT, update.old_log_probs_BT, update.entropy_BT, update.kl_ref_BT]
+        inputs = update.inputs
+        columns = [update.log_ratio_BT, inputs.old_log_probs_BT, inputs.entropy_BT, update.kl_ref_BT]
         values_FBT = torch.stack([value_BT for value_BT in columns if value_BT is not None]).cpu().numpy()
-        masks = [getattr(update.surrogate, name).expand_as(update.mask_BT) for name in MASKS]
-        masks_KBT = torch.stack([*masks, update.mask_BT]).cpu().numpy()
+        masks = [getattr(update.surrogate, name).expand_as(inputs.mask_BT) for name in MASKS]
+        masks_KBT = torch.stack([*masks, inputs.mask_BT]).cpu().numpy()
         mask_BT = masks_KBT[-1]
         lengths_B = mask_BT.sum(1)
         values_FN = values_FBT[:, mask_BT].astype(np.float64)
         return cls(
-            advantages_B=update.advantages_B.cpu().numpy(),
+            advantages_B=inputs.advantages[:, 0].cpu().numpy(),
             lengths_B=lengths_B,
             sequence_log_ratio_B=values_FBT[0].sum(1, dtype=np.float64) / lengths_B.clip(1),
             log_ratio_N=values_FN[0],
@@ -182,21 +177,23 @@ def _quantiles(update: UpdateArrays) -> dict[str, Any]:
             ordered = np.sort(log_ratios[members])
             if len(ordered):
                 values = np.exp(np.interp(shares * (len(ordered) - 1), np.arange(len(ordered)), ordered))
-                metrics |= dict(zip(QUANTILE_NAMES[level, sign], values, strict=True))
+                names = [f"ratio/{level}_{name}_{sign}" for name in vocabulary.QUANTILES]
+                metrics |= dict(zip(names, values, strict=True))
     return metrics
 
 
 @torch.no_grad()
 def histograms(update: UpdateTensors) -> dict[str, list[float]]:
     """Return the lists of a histogram record; their meaning stands in `meanings.HISTOGRAM_FIELDS`."""
-    advantages_N = update.tokens(update.advantages_B[:, None])
+    mask_BT, log_ratio_BT = update.inputs.mask_BT, update.log_ratio_BT
+    advantages_N = update.tokens(update.inputs.advantages)
     lists: dict[str, list[float]] = {}
-    levels = {"token": update.log_ratio_BT, "sequence": update.sequence_log_ratio_B1}
-    for level, log_ratio in levels.items():
+    sequence_B1 = log_ratio_BT.sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)
+    for level, log_ratio in {"token": log_ratio_BT, "sequence": sequence_B1}.items():
         excess_N = (update.tokens(log_ratio).double().exp() - 1) * advantages_N.sign()
         for sign, members_N in _by_sign(advantages_N).items():
             lists[f"excess/{level}_{sign}"] = _excess_counts(excess_N[members_N])
-    mask_BT, absolute_BT = update.mask_BT, update.log_ratio_BT.abs().double()
+    absolute_BT = log_ratio_BT.abs().double()
     active_BT = ((update.surrogate.active_low | update.surrogate.active_high) & mask_BT).double()
     # Each sequence backwards, from its last token.
     columns_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
@@ -207,7 +204,7 @@ def histograms(update: UpdateTensors) -> dict[str, list[float]]:
     for name, columns in positions.items():
         for field, values_BT in zip(("count", "abs_log_ratio", "active"), columns, strict=True):
             lists[f"{name}/{field}"] = values_BT.sum(0).tolist()
-    probability_N = update.tokens(update.old_log_probs_BT).exp().clamp(0, 1 - 1e-7)
+    probability_N = update.tokens(update.inputs.old_log_probs_BT).exp().clamp(0, 1 - 1e-7)
     lists["probability/counts"] = torch.bincount((probability_N * 10).long(), minlength=10).tolist()
     return lists
 
@@ -220,7 +217,6 @@ def _excess_counts(excess_N: Tensor) -> list[float]:
 
 def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dict[str, float]:
     """Return every metric of kind `rollout` that follows from the batch; `trained` has old log-probs, in any order."""
-    rewards_PG = rollout.rewards_B.view(-1, group)
     right_B = rollout.parts["correct"] > 0.5
     lengths_B = rollout.batch.mask_BT.sum(1).double().cpu()
     scorable_N = rollout.rewards_B[~rollout.rewards_B.isnan()]
@@ -228,7 +224,10 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     for name in ("correct", "format"):
         if name in rollout.parts:
             metrics[f"reward/{name}"] = rollout.parts[name].nanmean().item()
-    metrics |= _zero_variance(rewards_PG, right_B.view(-1, group)) | _lengths(lengths_B, right_B, rollout.truncated_B)
+    right_PG, equal_P = right_B.view(-1, group), equal_rewards(rollout.rewards_B.view(-1, group))
+    groups = {"share": equal_P, "all_right": equal_P & right_PG.all(1), "all_wrong": equal_P & ~right_PG.any(1)}
+    metrics |= {f"zero_variance/{name}": groups_P.double().mean().item() for name, groups_P in groups.items()}
+    metrics |= _lengths(lengths_B, right_B, rollout.truncated_B)
     texts = [rollout.texts_B[start : start + group] for start in range(0, len(rollout.texts_B), group)]
     metrics["completions/unique"] = sum(len(set(row)) / group for row in texts) / len(texts)
     assert trained.old_log_probs_BT is not None
@@ -239,12 +238,6 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
         "entropy/behaviour_p80": entropy_N.quantile(0.8).item(),
         "probability/below_0.1": (old_N.exp() < 0.1).double().mean().item(),
     }
-
-
-def _zero_variance(rewards_PG: Tensor, right_PG: Tensor) -> dict[str, float]:
-    equal_P = equal_rewards(rewards_PG)
-    groups = {"share": equal_P, "all_right": equal_P & right_PG.all(1), "all_wrong": equal_P & ~right_PG.any(1)}
-    return {f"zero_variance/{name}": groups_P.double().mean().item() for name, groups_P in groups.items()}
 
 
 def _lengths(lengths_B: Tensor, right_B: Tensor, truncated_B: Tensor) -> dict[str, float]:

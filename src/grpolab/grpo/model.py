@@ -1,29 +1,37 @@
 """The language model's forward pass, and the one definition of a token's log-probability.
 
-`token_log_probs` is what an update differentiates. `prefill` and `decode_hidden` are the sampler's forward passes.
-`grpo/loading.py` makes the policy, `grpo/places.py` turns hidden states into log-probs.
+`token_log_probs` is what an update differentiates. `prefill` and `decode_hidden` are the sampler's forward passes;
+`grpo/loading.py` makes the policy.
+
+A place is a position of a forward pass; the model predicts a token behind it. Log-probs of a small model are computed
+at once. Those of a language model would fill the memory (49,152 float32 numbers a place). So they are computed a chunk
+of places at a time, only behind places that predict a token that counts, and once more in the backward pass.
+
+Letters of shapes besides those of `batch.py`: N places, Y places of a chunk that are read, with repetition.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicLayer
 
 from grpolab.grpo.batch import Prompts, Texts, TrainingBatch, concatenate
-from grpolab.grpo.places import Places, read, token_log_prob
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.processes import ALONE, Processes
 
+MOST_LOGITS = 2**24  # that may exist at once, 64 MiB; no model from scratch comes near
 # Numbers in a layer's keys from which on spare columns are kept behind them, and how many columns.
 LARGE_CACHE, SPARE_COLUMNS = 2**19, 32
 
@@ -114,6 +122,12 @@ class Policy:
         return digest.hexdigest()
 
 
+# --- log-probs of an update -------------------------------------------------------------------------------------------
+
+# From the place of each token, (Y,), the tokens, (Y,), and each policy's log-probs, (N, V), to tensors (Y,).
+Reading: TypeAlias = Callable[..., tuple[Tensor, ...]]
+
+
 def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
     """Return each completion token's log-probability (with gradient) and entropy in nat, (B, T) each, float32."""
 
@@ -130,15 +144,84 @@ def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool
 def old_log_probs(
     policy: Policy, batch: TrainingBatch, micro_batch_size: int, processes: Processes = ALONE
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probs and entropies of the policy as it is, (B, T) each, without gradient.
-
-    They are bit-equal to an update's: the micro-batches are the same, and so is the code where it is compiled.
-    """
+    """Return log-probs and entropies, (B, T) each, without gradient, bit-equal to those of an update."""
     with torch.set_grad_enabled(policy.compiled):
         micros = processes.share(batch.micro_batches(micro_batch_size, policy.reach))
         computed = [token_log_probs(policy, micro) for micro in micros]
     pieces = processes.gather([(log_probs_BT.detach(), entropy_BT.detach()) for log_probs_BT, entropy_BT in computed])
     return concatenate([piece[0] for piece in pieces]), concatenate([piece[1] for piece in pieces])
+
+
+@dataclass(frozen=True)
+class Places:
+    """Hidden states of places; or their log-probs, where these are few enough to be computed at once."""
+
+    policy: Policy
+    hidden_NH: Tensor | None
+    made_NV: Tensor | None
+
+    @staticmethod
+    def of(policy: Policy, pieces: Iterable[Tensor], count: int, first_of_B: Tensor | None = None) -> Places:
+        """Make `count` places of pieces of hidden states, (B, C, H) each, that stand side by side.
+
+        `first_of_B` repeats rows of the first piece, whose logits are computed only once. Logits of a piece are
+        computed before the next piece: this order decides how gradients of a tied head add up.
+        """
+        small = count * policy.vocabulary <= MOST_LOGITS
+        made = [policy.logits(piece) if small else piece for piece in pieces]
+        if first_of_B is not None:
+            made[0] = made[0][first_of_B]
+        places_NX = (torch.cat(made, dim=1) if len(made) > 1 else made[0]).flatten(0, 1)
+        return Places(policy, None, policy.log_softmax(places_NX)) if small else Places(policy, places_NX, None)
+
+    @property
+    def log_probs_NV(self) -> Tensor:
+        """Log-probs behind every place at once, whatever memory they take."""
+        if self.made_NV is not None:
+            return self.made_NV
+        assert self.hidden_NH is not None
+        return self.policy.log_softmax(self.policy.logits(self.hidden_NH))
+
+
+def read(
+    reading: Reading, place_BT: Tensor, tokens_BT: Tensor, wanted_BT: Tensor, *policies: Places
+) -> tuple[Tensor, ...]:
+    """Apply `reading` to each token; return tensors (B, T), with gradient. The policies' places are the same ones.
+
+    Reading in chunks gives 0 for tokens that are not wanted.
+    """
+    if all(places.made_NV is not None for places in policies):
+        values = reading(place_BT.flatten(), tokens_BT.flatten(), *(places.made_NV for places in policies))
+        return tuple(value_N.view_as(place_BT) for value_N in values)
+
+    def read_chunk(place_Y: Tensor, tokens_Y: Tensor, *hidden: Tensor) -> tuple[Tensor, ...]:
+        logits = (places.policy.logits(hidden_NH) for places, hidden_NH in zip(policies, hidden, strict=True))
+        return reading(place_Y, tokens_Y, *map(policies[0].policy.log_softmax, logits))
+
+    wanted_Y = wanted_BT.flatten().nonzero().squeeze(1)
+    used_N, place_Y = place_BT.flatten()[wanted_Y].unique(return_inverse=True)
+    order_Y = place_Y.argsort(stable=True)
+    wanted_Y, place_Y = wanted_Y[order_Y], place_Y[order_Y]
+    tokens_Y = tokens_BT.flatten()[wanted_Y]
+    size = max(1, MOST_LOGITS // policies[0].policy.vocabulary)
+    starts = range(0, len(used_N), size)
+    edges = torch.searchsorted(place_Y, torch.tensor([*starts, len(used_N)], device=place_Y.device)).tolist()
+    recomputed = partial(checkpoint, read_chunk, use_reentrant=False, preserve_rng_state=False)
+    chunks = []
+    for start, (begin, end) in zip(starts, pairwise(edges), strict=True):
+        hidden = [places.hidden_NH[used_N[start : start + size]] for places in policies if places.hidden_NH is not None]
+        inputs = place_Y[begin:end] - start, tokens_Y[begin:end], *hidden
+        chunks.append(recomputed(*inputs) if len(starts) > 1 else read_chunk(*inputs))
+    values = tuple(map(torch.cat, zip(*chunks, strict=True)))
+    return tuple(value.new_zeros(place_BT.numel()).index_copy(0, wanted_Y, value).view_as(place_BT) for value in values)
+
+
+def token_log_prob(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> Tensor:
+    """Return the log-prob of each token, (Y,)."""
+    return log_probs_NV.view(-1).gather(0, place_Y * log_probs_NV.shape[1] + tokens_Y)
+
+
+# --- forward passes ---------------------------------------------------------------------------------------------------
 
 
 def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]:
@@ -147,14 +230,12 @@ def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]
     A prefix tree computes each distinct prefix once. Without one each prompt is computed once, and every completion
     behind it.
     """
-    tokens_BT = batch.tokens_BT
     if batch.tree is not None:
-        return tree_places(policy, batch.tree), batch.tree.place_BC[:, -tokens_BT.shape[1] :]
+        return tree_places(policy, batch.tree), batch.tree.place_BC[:, -batch.tokens_BT.shape[1] :]
     prompts, prompt_of_B = batch.own_prompts()
-    B, T = tokens_BT.shape
-    width = int(batch.mask_BT.sum(1).amax()) if policy.by_length else T
-    tokens_BT = tokens_BT[:, : max(1, width)]
-    width = tokens_BT.shape[1]
+    B, T = batch.tokens_BT.shape
+    width = max(1, int(batch.mask_BT.sum(1).amax())) if policy.by_length else T
+    tokens_BT = batch.tokens_BT[:, :width]
     columns_T = torch.arange(T, device=tokens_BT.device).clamp(max=width - 1)
     place_BT = torch.arange(B, device=tokens_BT.device)[:, None] * width + columns_T
     if policy.recomputes and torch.is_grad_enabled():  # a layer that runs twice would find the cache filled already
@@ -169,7 +250,7 @@ def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]
         kv_cache = prefill(policy, prompts)
         yield kv_cache.prefill_hidden_N1H
         kv_cache.select(prompt_of_B)
-        if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
+        if width > 1:  # the last token predicts nothing that was sampled
             yield decode_hidden(policy, kv_cache, tokens_BT[:, :-1])
 
     return Places.of(policy, pieces(), B * width, prompt_of_B), place_BT
@@ -233,20 +314,21 @@ class RoomyLayer(DynamicLayer):
         """Append the next tokens' keys and values, (B, heads, T, D) each; return all of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None
-        assert self.values is not None
         B, heads, T, D = key_states.shape
-        before, self.length = self.length, self.length + T
-        if before and self.length <= self.keys.shape[-2]:
-            self.keys[..., before : self.length, :] = key_states
-            self.values[..., before : self.length, :] = value_states
+        keys, values, before = self.keys, self.values, self.length
+        assert keys is not None
+        assert values is not None
+        self.length += T
+        if before and self.length <= keys.shape[-2]:
+            keys[..., before : self.length, :] = key_states
+            values[..., before : self.length, :] = value_states
         else:
-            earlier = (self.keys[..., :before, :], self.values[..., :before, :]) if before else (self.keys, self.values)
+            earlier = (keys[..., :before, :], values[..., :before, :]) if before else (keys, values)
             spare = SPARE_COLUMNS if B * heads * self.length * D > LARGE_CACHE else 0
             room = key_states.new_empty(B, heads, spare, D)
-            self.keys = torch.cat([earlier[0], key_states, room], dim=-2)
-            self.values = torch.cat([earlier[1], value_states, room], dim=-2)
-        return self.keys[..., : self.length, :], self.values[..., : self.length, :]
+            self.keys = keys = torch.cat([earlier[0], key_states, room], dim=-2)
+            self.values = values = torch.cat([earlier[1], value_states, room], dim=-2)
+        return keys[..., : self.length, :], values[..., : self.length, :]
 
     def get_seq_length(self) -> int:
         """Return the number of tokens."""
@@ -268,8 +350,7 @@ class KVCache:
             assert isinstance(layer, DynamicLayer)
             assert layer.keys is not None
             assert layer.values is not None
-            layer.keys = layer.keys.index_select(0, row_of_N)
-            layer.values = layer.values.index_select(0, row_of_N)
+            layer.keys, layer.values = layer.keys.index_select(0, row_of_N), layer.values.index_select(0, row_of_N)
         self.mask_NL = None if self.mask_NL is None else self.mask_NL.index_select(0, row_of_N)
         self.next_position_N1 = self.next_position_N1.index_select(0, row_of_N)
 

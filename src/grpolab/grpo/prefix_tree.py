@@ -77,12 +77,9 @@ def prefix_tree(
 
 
 def packed_rows(sizes_P: Ints, reach: float) -> tuple[Ints, Ints, int, float]:
-    """Return row and first place of each tree, the width of the rows and their cost, for the cheapest width.
-
-    The largest trees come first, each into the first row with room.
-    """
+    """Return row and first place of each tree, and width and cost of the rows, for the cheapest width."""
     total, largest = int(sizes_P.sum()), int(sizes_P.max())
-    order = np.argsort(-sizes_P, kind="stable")
+    order = np.argsort(-sizes_P, kind="stable")  # the largest come first, each into the first row with room
     sizes = sizes_P[order].tolist()
     rows, starts, best_width, best_cost = list[int](), list[int](), 0, np.inf
     for width in range(largest, 4 * largest + 1):

@@ -44,7 +44,7 @@ class Processes:
             return computed
         shares: list[Any] = [None] * self.size
         with self._explain_loss():
-            dist.all_gather_object(shares, _pack(computed))
+            dist.all_gather_object(shares, pack(computed))
         shares = [pickle.loads(share) for share in shares]
         return [shares[index % self.size][index // self.size] for index in range(sum(map(len, shares)))]
 
@@ -71,10 +71,11 @@ class Processes:
         if self.size == 1:
             return
         bits = torch.stack([weight.detach().view(torch.int32).sum() for weight in weights]).sum().item()
-        for rank, other in enumerate(there := self.gather([(bits, rollout_step)])):
-            if other != there[0]:
+        for rank, other in enumerate(states := self.gather([(bits, rollout_step)])):
+            if other != states[0]:
+                step = states[0][1]
                 raise AssertionError(
-                    f"process {rank} of {self.size} has other weights than the first at rollout step {there[0][1]}"
+                    f"process {rank} of {self.size} has other weights than the first at rollout step {step}"
                 )
 
     @contextmanager
@@ -99,7 +100,8 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _pack(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
+    """Return a value as bytes that `pickle.loads` reads in another process of the run."""
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()

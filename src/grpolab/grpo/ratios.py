@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from grpolab.settings.objective import SamplerCorrection
+
 
 def masked_log_ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return log pi_new - log pi_old per token, (B, T); 0 at padding, even where NaN or infinity stands there."""
@@ -26,10 +28,7 @@ def token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def sequence_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Geometric mean of a sequence's token ratios, shape (B, 1); the gradient flows through the mean.
-
-    GSPO (2507.18071, eq. 7). An empty sequence has ratio 1.
-    """
+    """Geometric mean of a sequence's token ratios, 1 for an empty one, shape (B, 1). GSPO (2507.18071, eq. 7)."""
     lengths_B1 = mask_BT.sum(1, keepdim=True).clamp(min=1)
     return (log_ratio_BT.sum(1, keepdim=True) / lengths_B1).exp()
 
@@ -58,17 +57,9 @@ def segment_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 # the denominators nor the KL.
 
 
-def sampler_weight(
-    old_log_probs_BT: Tensor,
-    sampler_log_probs_BT: Tensor,
-    mask_BT: Tensor,
-    level: str,
-    mode: str,
-    low: float,
-    high: float,
-) -> Tensor:
+def sampler_weight(rule: SamplerCorrection, old_BT: Tensor, sampler_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return the sampler's ratio within its bounds, the weight of the loss; (B, T) or (B, 1)."""
-    return bounded_weight(sampler_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT, level), mode, low, high)
+    return bounded_weight(rule, sampler_ratio(old_BT, sampler_BT, mask_BT, rule.level))
 
 
 def sampler_ratio(old_log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor, level: str) -> Tensor:
@@ -84,11 +75,11 @@ def sampler_ratio(old_log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_B
     return log_BT.exp()
 
 
-def bounded_weight(weight: Tensor, mode: str, low: float, high: float) -> Tensor:
+def bounded_weight(rule: SamplerCorrection, weight: Tensor) -> Tensor:
     """Bound the weight: `truncate` clamps to [low, high] (TIS), `mask` puts 0 outside (IcePop; TRL `sequence_mask`)."""
-    if mode == "truncate":
-        return weight.clamp(low, high)
-    return torch.where((weight >= low) & (weight <= high), weight, 0.0)
+    if rule.mode == "truncate":
+        return weight.clamp(rule.low, rule.high)
+    return torch.where((weight >= rule.low) & (weight <= rule.high), weight, 0.0)
 
 
 def off_policy_keep(

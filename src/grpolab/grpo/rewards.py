@@ -1,4 +1,4 @@
-"""From text to reward parts. torch is imported late: `run/preflight.py` tries a score before anything starts."""
+"""From text to reward parts. torch is imported late, because `run/preflight.py` tries a reward without it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ RANDOM = "random"
 
 
 def make_score(settings: RewardSettings, task: Task) -> Score:
-    """Return the task's own score, or a user's `function(prompt, answer, completion)` -> a number or named parts.
-
-    Raises RequestError where the function cannot be imported or is not callable.
-    """
+    """Return the task's score, or a user's `function(prompt, answer, completion)`. Raises RequestError without one."""
     if settings.function is None:
         return task.score
     function = resolve(LOAD_OBJECT)("reward.function", settings.function)
@@ -38,21 +35,6 @@ def make_score(settings: RewardSettings, task: Task) -> Score:
         return dict(result) if isinstance(result, dict) else {"correct": float(result)}
 
     return score
-
-
-def try_score(settings: RewardSettings, task: Task, example: Example) -> None:
-    """Score the right answer. Raises RequestError where a run would fail at its first rollout step."""
-    score = make_score(settings, task)
-    try:
-        parts = {name: float(value) for name, value in score(example, example.answer).items()}
-    except Exception as error:  # a user's code may raise anything
-        source = f"reward.function={settings.function}" if settings.function else "the task's score"
-        raise RequestError(f"{source} raises {type(error).__name__} on a right answer: {error}") from error
-    check_parts(settings.weights, [*parts, RANDOM])
-    if "correct" not in parts:
-        raise RequestError(
-            f"reward.function={settings.function} returns no part called correct, only {', '.join(parts)}"
-        )
 
 
 def check_parts(weights: Iterable[str], parts: Iterable[str]) -> None:

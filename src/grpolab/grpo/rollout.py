@@ -57,32 +57,21 @@ class Collector:
 
     def scored(
         self,
-        policy: Policy,
+        policy: Policy,  # of which only tokenizer and device are used
         step: int,
         prompts: Prompts,
         completions: Completions,
         parts: dict[str, Tensor] | None = None,
         baseline_B: Tensor | None = None,
     ) -> Rollout:
-        """Turn completions into a batch to learn from; score them where their reward parts are not given.
-
-        Of `policy` only tokenizer and device are used.
-        """
+        """Turn completions into a batch to learn from; score them where there are no reward parts yet."""
         settings, group = self.settings, self.settings.num_generations
         texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
         examples_B = [example for example in self.prompts(step) for _ in range(group)]
         parts = self._reward_parts(step, examples_B, texts_B) if parts is None else parts
         rewards_B = total_reward(parts, settings.reward.weights)
-        batch = TrainingBatch(
-            rows_B=torch.arange(len(texts_B)),
-            prompts=prompts,
-            prompt_of_B=prompt_rows(prompts, group),
-            tokens_BT=completions.tokens_BT,
-            mask_BT=completions.mask_BT,
-            sampler_log_probs_BT=completions.log_probs_BT,
-            advantages_B=torch.zeros(len(rewards_B)),  # replaced below
-            rewards_B=rewards_B.to(policy.device),
-        )
+        batch = TrainingBatch.of(prompts, prompt_rows(prompts, group), completions)
+        batch = replace(batch, rewards_B=rewards_B.to(policy.device))
         if settings.beta and self.reference is not None:
             reference_BT, _ = old_log_probs(self.reference, batch, settings.forward_size, self.processes)
             batch = replace(batch, reference_log_probs_BT=reference_BT)
@@ -140,30 +129,19 @@ class Collector:
         if settings.kl_placement == "loss" or batch.reference_log_probs_BT is None:
             return torch.zeros(len(batch))
         assert settings.kl_estimator is not None
-        sampled_BT = batch.sampler_log_probs_BT
-        kl_BT = kl_penalty(
-            masked_log_ratio(batch.reference_log_probs_BT, sampled_BT, batch.mask_BT),
-            settings.kl_estimator,
-            "plain",
-            settings.kl_input_clamp,
-            settings.kl_output_clamp,
-            ratio=torch.ones_like(sampled_BT),
-            own=torch.ones_like(sampled_BT),
-        )
+        log_ratio_BT = masked_log_ratio(batch.reference_log_probs_BT, batch.sampler_log_probs_BT, batch.mask_BT)
+        clamps, one_BT = (settings.kl_input_clamp, settings.kl_output_clamp), torch.ones_like(log_ratio_BT)
+        kl_BT = kl_penalty(log_ratio_BT, settings.kl_estimator, "plain", *clamps, ratio=one_BT, own=one_BT)
         return settings.beta * (kl_BT * batch.mask_BT).sum(1).cpu()
 
     def state_dict(self, stale_batches: list[Rollout]) -> list[dict[str, Any]]:
         """Return what of the queue does not follow from its steps: tokens, the sampler's log-probs, rewards."""
-        return [
-            {
-                "tokens_BT": rollout.batch.tokens_BT,
-                "mask_BT": rollout.batch.mask_BT,
-                "log_probs_BT": rollout.batch.sampler_log_probs_BT,
-                "parts": rollout.parts,
-                "baseline_B": rollout.baseline_B,
-            }
-            for rollout in stale_batches
-        ]
+        saved = []
+        for rollout in stale_batches:
+            batch, scores = rollout.batch, {"parts": rollout.parts, "baseline_B": rollout.baseline_B}
+            tokens = {"tokens_BT": batch.tokens_BT, "mask_BT": batch.mask_BT}
+            saved.append({**tokens, "log_probs_BT": batch.sampler_log_probs_BT, **scores})
+        return saved
 
     def load_state_dict(self, policy: Policy, step: int, saved: list[dict[str, Any]]) -> list[Rollout]:
         """Return the queue of stale batches before rollout step `step`, bit for bit as it was saved."""
@@ -176,10 +154,7 @@ class Collector:
 
 
 def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
-    """Return the weighted sum of the parts, (B,); NaN for a completion that cannot be scored.
-
-    Raises RequestError where a weight names no part.
-    """
+    """Return the weighted sum of the parts, (B,), NaN where there is none. Raises RequestError for an unknown part."""
     check_parts(weights, parts)
     return weighted_sum(parts, weights)
 

@@ -25,13 +25,11 @@ from torch.optim import AdamW
 from grpolab import seeds
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, sampler_gap
-from grpolab.grpo.kl import exact_kl, k3
+from grpolab.grpo.kl import exact_kl
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
-from grpolab.grpo.model import Policy, old_log_probs, prefix_places, token_log_probs
-from grpolab.grpo.places import read
+from grpolab.grpo.model import Policy, old_log_probs, prefix_places, read, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
-from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rollout import Collector
 from grpolab.registry import SURROGATES
 from grpolab.settings.objective import AdaptiveEntropySettings, Objective
@@ -85,7 +83,6 @@ class Update(UpdateTensors):
     grad_norm: float  # before clipping
     batch: TrainingBatch  # the minibatch with its old log-probs
     objective: Objective  # with the entropy weight of this step
-    inputs: LossInputs  # of the whole minibatch
     whole_loss: Loss | None  # only where the minibatch was one micro-batch
 
 
@@ -94,7 +91,7 @@ class Learner:
     """A run's fixed parts. Methods take the state and change nothing but it."""
 
     settings: Resolved
-    objective: Objective
+    objective: Objective  # that of the settings
     collector: Collector
     recipe: LossRecipe = CORE  # a framework's, where the settings name one
     framework_metrics: Callable[[Update], dict[str, float]] = lambda update: {}
@@ -160,12 +157,10 @@ class Learner:
 
         log_probs_BT, entropy_BT = concatenate(log_probs), concatenate(entropies)
         batch = minibatch.with_old(log_probs_BT, entropy_BT)
-        totals = replace(totals, micro_batches=1)  # for metrics the minibatch is one piece
-        inputs = loss_inputs(batch, log_probs_BT, entropy_BT, totals, noise_BT)
+        inputs = loss_inputs(batch, log_probs_BT, entropy_BT, replace(totals, micro_batches=1), noise_BT)
         update = finish_update(total, grad_norm, batch, objective, inputs, losses)
         if state.entropy and settings.adaptive_entropy:
-            entropy = update.tokens(update.entropy_BT).mean().item()
-            state.entropy = state.entropy.after(entropy, settings.adaptive_entropy)
+            state.entropy = state.entropy.after(update.tokens(entropy_BT).mean().item(), settings.adaptive_entropy)
         return update
 
     def _objective_now(self, state: LearnerState) -> Objective:
@@ -184,16 +179,10 @@ class Learner:
         return torch.from_numpy(draws).to(minibatch.mask_BT.device)
 
     def _totals(self, minibatch: TrainingBatch, rollout_tokens: int) -> Totals:
-        lengths_B = minibatch.mask_BT.sum(1)
+        settings, lengths_B = self.settings, minibatch.mask_BT.sum(1)
         nonempty, tokens = torch.stack([lengths_B.count_nonzero(), lengths_B.sum()]).tolist()
-        return Totals(
-            sequences=len(minibatch),
-            nonempty_sequences=nonempty,
-            tokens=tokens,
-            rollout_tokens=rollout_tokens / self.settings.num_minibatches,
-            max_completion_length=self.settings.max_completion_length,
-            micro_batches=len(minibatch) // self.settings.forward_size,
-        )
+        rollout_tokens_each, pieces = rollout_tokens / settings.num_minibatches, len(minibatch) // settings.forward_size
+        return Totals(len(minibatch), nonempty, tokens, rollout_tokens_each, settings.max_completion_length, pieces)
 
     def metrics(self, update: Update) -> dict[str, float]:
         """Return every metric of kind `update` that follows from an optimiser step, and the frameworks' metrics."""
@@ -227,10 +216,9 @@ class Learner:
             (new, place_BT), (old, _) = (prefix_places(p, micro) for p in (policy, reference))
             (kl_BT,) = read(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
             computed.append((kl_BT[micro.mask_BT].double().sum().item(), int(micro.mask_BT.sum())))
-        total, tokens = 0.0, 0
+        total, tokens = 0.0, 0  # `sum` rounds otherwise from Python 3.12 on
         for kl, counted in self.processes.gather(computed):
-            total += kl
-            tokens += counted
+            total, tokens = total + kl, tokens + counted
         return total / max(tokens, 1)
 
 
@@ -241,14 +229,9 @@ def exact_kl_at(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor, referen
 
 def make_optimizer(policy: Policy, settings: Resolved) -> AdamW:
     """Return AdamW over all parameters."""
-    return AdamW(
-        list(policy.weights().values()),
-        lr=settings.learning_rate,
-        betas=(settings.adam_beta1, settings.adam_beta2),
-        eps=settings.adam_epsilon,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+    betas, decay = (settings.adam_beta1, settings.adam_beta2), settings.weight_decay
+    parameters = list(policy.weights().values())
+    return AdamW(parameters, settings.learning_rate, betas, settings.adam_epsilon, weight_decay=decay, fused=True)
 
 
 def learning_rate(settings: Resolved, optimizer_step: int) -> float:
@@ -268,43 +251,21 @@ def loss_inputs(
 ) -> LossInputs:
     """Return what the loss reads: a batch with known old log-probs, and the policy's log-probs and entropies of it."""
     assert batch.old_log_probs_BT is not None
-    return LossInputs(
-        log_probs_BT=log_probs_BT,
-        old_log_probs_BT=batch.old_log_probs_BT,
-        advantages=batch.advantages_B[:, None],
-        mask_BT=batch.mask_BT,
-        totals=totals,
-        reference_log_probs_BT=batch.reference_log_probs_BT,
-        sampler_log_probs_BT=batch.sampler_log_probs_BT,
-        entropy_BT=entropy_BT,
-        rewards_B1=batch.rewards_B[:, None],
-        noise_BT=noise_BT,
-    )
+    advantages_B1, rewards_B1 = batch.advantages_B[:, None], batch.rewards_B[:, None]
+    others = batch.reference_log_probs_BT, batch.sampler_log_probs_BT
+    required = log_probs_BT, batch.old_log_probs_BT, advantages_B1, batch.mask_BT, totals
+    return LossInputs(*required, *others, entropy_BT, rewards_B1, noise_BT)
 
 
 def finish_update(
     loss: float, grad_norm: float, batch: TrainingBatch, objective: Objective, inputs: LossInputs, losses: list[Loss]
 ) -> Update:
     """Return the record of an optimiser step; the rows of its micro-batches' losses are put together again."""
-    assert inputs.entropy_BT is not None
-    mask_BT, reference_BT = inputs.mask_BT, inputs.reference_log_probs_BT
-    names = SurrogateParts.__annotations__
-    return Update(
-        mask_BT=mask_BT,
-        advantages_B=inputs.advantages[:, 0],
-        log_ratio_BT=torch.where(mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0),
-        old_log_probs_BT=inputs.old_log_probs_BT,
-        entropy_BT=inputs.entropy_BT,
-        surrogate=SurrogateParts(*(concatenate([getattr(loss.surrogate, name) for loss in losses]) for name in names)),
-        # k3 whatever estimator, weight or placement the objective has: one number for all runs.
-        kl_ref_BT=None if reference_BT is None else k3(masked_log_ratio(reference_BT, inputs.log_probs_BT, mask_BT)),
-        loss=loss,
-        grad_norm=grad_norm,
-        batch=batch,
-        objective=objective,
-        inputs=inputs,
-        whole_loss=losses[0] if len(losses) == 1 else None,
-    )
+    masks = ([getattr(loss.surrogate, name) for loss in losses] for name in SurrogateParts.__annotations__)
+    log_ratio_BT = torch.where(inputs.mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0)
+    surrogate = SurrogateParts(*map(concatenate, masks))
+    whole_loss = losses[0] if len(losses) == 1 else None
+    return Update(inputs, log_ratio_BT, surrogate, loss, grad_norm, batch, objective, whole_loss)
 
 
 def flat_weights(policy: Policy) -> Tensor:

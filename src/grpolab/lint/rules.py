@@ -124,11 +124,6 @@ def dropout_of(model: str) -> str:
     return ", ".join(f"{name}={value:g}" for name, value in rates.items() if value > 0)
 
 
-def clip_range(run: RunSettings) -> tuple[float, float]:
-    """Return `epsilon` and `epsilon_high`, with the default filled in."""
-    return run.epsilon, run.resolved_axes()["epsilon_high"]
-
-
 def clips_ratios(run: RunSettings) -> bool:
     """Return whether a clip range bounds the ratio, and the ratio can leave 1."""
     return SURROGATES[run.kernel].bounds_the_ratio and not run.ratio_is_one
@@ -136,7 +131,7 @@ def clips_ratios(run: RunSettings) -> bool:
 
 def _check_clip(run: RunSettings) -> Sentences:
     """Check that the clip range acts, and acts where it is meant to."""
-    sentences, (low, high), cap = Sentences(), clip_range(run), absolute_cap(run)
+    sentences, low, high, cap = Sentences(), run.epsilon, run.epsilon_above, absolute_cap(run)
     level, length = run.importance_sampling_level, run.max_completion_length
     if cap is not None and cap < 1:
         sentences["cap-scales-gradient"] = (
@@ -167,10 +162,10 @@ def _check_clip(run: RunSettings) -> Sentences:
             "num_iterations=1 and num_minibatches=1 make one update per batch, with every ratio exactly 1:"
             f" epsilon={low:g} and epsilon_high={high:g} cannot act, the clip fraction stays 0"
         )
-    default = DUAL_CLIP_BY_DEFAULT.get(run.framework or "")
-    if default is not None and run.dual_clip == default and run.kernel == "clipped":
+    dual = run.dual_clip
+    if dual is not None and run.kernel == "clipped" and dual == DUAL_CLIP_BY_DEFAULT.get(run.framework or ""):
         sentences["dual-clip-by-default"] = (
-            f"{run.framework} has dual clip on by default: where A < 0 no ratio counts above dual_clip={default:g};"
+            f"{run.framework} has dual clip on by default: where A < 0 no ratio counts above dual_clip={dual:g};"
             " GRPO's paper has no such bound"
         )
     return sentences
@@ -184,9 +179,9 @@ def _check_lengths(run: RunSettings) -> Sentences:
     if not has_one_ratio or run.aggregation not in BY_TOKEN or longest <= 1 or averages_itself:
         return {}
     ratio = "kernel=gmpo" if is_gmpo else f"importance_sampling_level={level}"
+    weighs = f"aggregation={run.aggregation} weighs each sequence by its length, 1 to {longest}"
     return {
-        "sequences-weighted-by-length": f"{ratio} has one ratio per sequence, and aggregation={run.aggregation} weighs"
-        f" each sequence by its length, 1 to {longest}: GSPO's is sequence_mean"
+        "sequences-weighted-by-length": f"{ratio} has one ratio per sequence, and {weighs}: GSPO's is sequence_mean"
     }
 
 

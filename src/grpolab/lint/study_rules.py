@@ -7,16 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from grpolab.lint.rules import (
-    ONE_A_SEQUENCE,
-    LintFinding,
-    Rules,
-    by_severity,
-    check_run,
-    clip_range,
-    clips_ratios,
-    to_findings,
-)
+from grpolab.lint import rules
+from grpolab.lint.rules import LintFinding, Rules
 from grpolab.quantities import GAINS
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, explain_equality, rewrite
 from grpolab.settings.resolved import resolve_run
@@ -68,7 +60,7 @@ def check_plans(plans: Sequence[Plan]) -> list[LintFinding]:
         varied = {key for key in points[0] if any(point[key] != points[0][key] for point in points)}
         variants_with = defaultdict[LintFinding, list[str]](list)
         for variant in plan.variants:
-            for finding in check_run(variant.settings):
+            for finding in rules.check_run(variant.settings):
                 variants_with[finding].append(variant.name)
         for finding, names in variants_with.items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -77,7 +69,7 @@ def check_plans(plans: Sequence[Plan]) -> list[LintFinding]:
             where = ", ".join(filter(None, (study_name, place)))
             findings.append(replace(finding, severity=severity, where=where))
         findings += [replace(finding, where=study_name) for finding in check_study(plan)]
-    return by_severity(findings)
+    return rules.by_severity(findings)
 
 
 def check_study(plan: Plan) -> list[LintFinding]:
@@ -108,7 +100,7 @@ def check_study(plan: Plan) -> list[LintFinding]:
     if claims and least < LEAST_EVALUATIONS:
         sentence = f"runs have {least} evaluations, the first included, for {claims}: have 10 or more"
         pairs.append(("too-few-evaluations", sentence))
-    return to_findings(STUDY_RULES, pairs)
+    return rules.to_findings(STUDY_RULES, pairs)
 
 
 def _find_equal_arms(study: Study, facets: Sequence[Facet], table: Sequence[Equality]) -> dict[Pair, str]:
@@ -153,8 +145,8 @@ def _find_shared_ranges(facets: Sequence[Facet]) -> Iterator[str]:
     """Find the first facet that compares token and sequence ratios at the same clip ranges only."""
     for facet in facets:
         ranges = defaultdict[bool, set[tuple[float, float]]](set)  # of sequence ratios, of token ratios
-        for run in filter(clips_ratios, facet.arms.values()):
-            ranges[run.importance_sampling_level in ONE_A_SEQUENCE].add(clip_range(run))
+        for run in filter(rules.clips_ratios, facet.arms.values()):
+            ranges[run.importance_sampling_level in rules.ONE_A_SEQUENCE].add((run.epsilon, run.epsilon_above))
         if ranges and ranges[True] == ranges[False]:
             shown = ", ".join(f"{low:g}/{high:g}" for low, high in sorted(ranges[True]))
             yield f"token and sequence ratios have the same clip ranges ({shown}), which clip different shares"

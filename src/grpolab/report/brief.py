@@ -31,7 +31,7 @@ def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> str:
     with_cells = [study for study in studies if len(study.cells)]
     titled = [study for study in with_cells if study.plan.get("title")]
     axes = [_axis(study, claims) for study in titled or with_cells]
-    return "\n\n".join([_standing(claims), "\n".join(axes), "\n\n".join(_limits(studies, claims))])
+    return "\n\n".join([_count_verdicts(claims), "\n".join(axes), "\n\n".join(_limits(studies, claims))])
 
 
 def plain(text: str) -> str:
@@ -39,23 +39,20 @@ def plain(text: str) -> str:
     return text.replace("**", "").replace("`", "")
 
 
-def _standing(claims: Sequence[Claim]) -> str:
+def _count_verdicts(claims: Sequence[Claim]) -> str:
     """Count the verdicts, those apart that were registered before their runs."""
-    tested = [claim for claim in claims if claim.is_finding]
-    if not tested:
-        return "No hypothesis was tested."
-    parts = []
-    for label in (CONFIRMATORY, EXPLORATORY):
-        of_label = [claim for claim in tested if claim.label == label]
-        words = Counter(claim.verdict for claim in of_label)
-        tally = ", ".join(f"{words[verdict]} {verdict}" for verdict in VERDICTS if words[verdict])
-        if of_label:
-            parts.append(f"{label}: {count(len(of_label), 'hypothesis').replace('hypothesiss', 'hypotheses')}, {tally}")
     means = {
         CONFIRMATORY: "Confirmatory: registered before their runs.",
         EXPLORATORY: "Exploratory: not registered before their runs; a reason to test it, not a result.",
     }
-    return f"{'; '.join(parts)}. {' '.join(means[label] for label in means if any(c.label == label for c in tested))}"
+    parts, notes = list[str](), list[str]()
+    for label, meaning in means.items():
+        words = Counter(claim.verdict for claim in claims if claim.is_finding and claim.label == label)
+        if n := words.total():
+            tally = ", ".join(f"{words[verdict]} {verdict}" for verdict in VERDICTS if words[verdict])
+            parts.append(f"{label}: {n:,} {'hypothesis' if n == 1 else 'hypotheses'}, {tally}")
+            notes.append(meaning)
+    return f"{'; '.join(parts)}. {' '.join(notes)}" if parts else "No hypothesis was tested."
 
 
 def _axis(study: StudyRuns, every: Sequence[Claim]) -> str:
@@ -136,11 +133,10 @@ def _accuracies(study: StudyRuns) -> Iterator[str]:
     Over the seeds that all of these arms have: looks add seeds only to arms that are not decided.
     """
     factors = [f for f in study.plan["factors"] if f not in (study.plan["compare"], "task")]
-    # Several levels may be one task of other sizes.
-    tasks_of_cells = study.cells["factor/task" if "factor/task" in study.cells else "setting/task"]
     cells = study.cells.assign(
         score=by_cell(study, "final_score"),
-        task=tasks_of_cells,
+        # Several levels may be one task of other sizes.
+        task=study.cells.get("factor/task", study.cells.get("setting/task")),
         where=["/".join(row) for row in study.cells[[f"factor/{f}" for f in factors]].to_numpy(dtype=str)],
     )
     for where, here in cells.groupby("where", sort=False):
@@ -149,12 +145,11 @@ def _accuracies(study: StudyRuns) -> Iterator[str]:
         arms = [arm for arm in study.arms if all((arm, t) in scores and scores[arm, t].notna().any() for t in tasks)]
         shared = scores[[(arm, task) for arm in arms for task in tasks]].dropna()
         if len(arms) > 1 and len(shared):
-            named = {study.baseline: f"`{study.baseline}` (baseline)"}
-            listed = ", ".join(f"{named.get(arm, f'`{arm}`')} {number(shared[arm].mean().mean())}" for arm in arms)
-            over = [f"mean of {count(len(tasks), 'task')}" if len(tasks) > 1 else str(tasks[0])]
-            over += [where] if where else []
+            named = {arm: f"`{arm}` (baseline)" if arm == study.baseline else f"`{arm}`" for arm in arms}
+            listed = ", ".join(f"{words} {number(shared[arm].mean().mean())}" for arm, words in named.items())
+            over = [f"mean of {count(len(tasks), 'task')}" if len(tasks) > 1 else str(tasks[0]), str(where)]
             over += [count(len(shared), "seed")] if len(shared) < here["seed"].nunique() else []
-            yield f"final accuracy ({', '.join(over)}): {listed}"
+            yield f"final accuracy ({', '.join(filter(None, over))}): {listed}"
 
 
 def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[str]:

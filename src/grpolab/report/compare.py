@@ -19,17 +19,8 @@ from grpolab.report.journals import NOT_RECORDED, kind_of_cpu
 from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import at, is_share, measure
 from grpolab.report.reference import outcome_at, studies_of
-from grpolab.report.statistics.tests import (
-    POWER,
-    Difference,
-    detectable_difference,
-    detectable_rate_difference,
-    holm,
-    paired_difference,
-    rate_difference,
-    welch_difference,
-    welch_error,
-)
+from grpolab.report.statistics import tests
+from grpolab.report.statistics.tests import POWER, Difference
 from grpolab.report.style import cell_names
 from grpolab.report.text import BITS, NONE, count, estimate, listing, markdown_table, number, probability, signed
 from grpolab.vocabulary import DAMAGED
@@ -51,21 +42,17 @@ _RULES = (
 
 @dataclass
 class QuantityComparison:
-    """One quantity of one variant, compared between the runs here and there (by seed).
-
-    `how`: paired by seed, unpaired, or counts (of runs). `largest`: the largest difference that is possible. `holm_p`:
-    p after Holm's correction over all comparisons.
-    """
+    """One quantity of one variant, compared between the runs here and there (by seed)."""
 
     variant: str
     quantity: str
     here: pd.Series
     there: pd.Series
-    how: str
+    how: str  # paired by seed, unpaired, or counts (of runs)
     difference: Difference
     margin: float
-    largest: float
-    holm_p: float = np.nan
+    largest: float  # difference that is possible
+    holm_p: float = np.nan  # after Holm's correction over all comparisons
     verdict: str = OPEN
 
 
@@ -76,47 +63,38 @@ def compare(results: Results, folder: Path, study: str | None = None) -> tuple[s
     a results folder or an exported reference. Raises RequestError if nothing can be compared.
     """
     other = outcome_at(folder)
-    names = _shared_studies(results, other, study)
-    comparisons: list[QuantityComparison] = []
-    parts: list[str] = []
+    here, there = results.planned(), studies_of(other)
+    names = [name for name in here if name in there and study in (None, name)]
+    if not names:
+        raise RequestError(
+            f"{f'study={study} is not' if study else 'no study is'} both planned in {results.root} and known in"
+            f" FOLDER={folder} (here: {', '.join(here) or 'none'}; there: {', '.join(there) or 'none'})"
+        )
+    rows, parts = list[QuantityComparison](), list[str]()
     n_variants = n_damaged = 0
     for name in names:
-        here, there = load(results, name)[-1], load(other, name)[-1]
+        sides = ours, theirs = load(results, name)[-1], load(other, name)[-1]
         keys = ["facet", "arm", "seed", "signature", "journal_sha256"]
-        same = here.done[keys].merge(there.done[keys], on=keys[:-1])
+        same = ours.done[keys].merge(theirs.done[keys], on=keys[:-1])
         same["is_equal"] = same["journal_sha256_x"] == same["journal_sha256_y"]
-        places = here.done[["facet", "arm"]].merge(there.done[["facet", "arm"]]).drop_duplicates()
+        places = ours.done[["facet", "arm"]].merge(theirs.done[["facet", "arm"]]).drop_duplicates()
         for facet, arm in places.itertuples(index=False):
-            comparisons += _compare_variant(here, there, same, facet, arm)
-        parts.append(_summarize(here, there, same))
+            rows += _compare_variant(ours, theirs, same, facet, arm)
+        parts.append(_summarize(ours, theirs, same))
         n_variants += len(places)
-        n_damaged += sum(int((side.cells["outcome"] == DAMAGED).sum()) for side in (here, there))
+        n_damaged += sum(int((side.cells["outcome"] == DAMAGED).sum()) for side in sides)
     if not n_variants:
         lack = f"FOLDER={folder}: no variant of {', '.join(names)} has a result both there and here"
         raise RequestError([lack, *parts] if n_damaged else lack)
-    _decide(comparisons)
-    n, n_differ, n_agree = (
-        len(comparisons),
-        *(sum(of.verdict == word for of in comparisons) for word in (DIFFERS, AGREES)),
-    )
+    _decide(rows)
+    n = len(rows)
+    n_differ, n_agree = (sum(row.verdict == word for row in rows) for word in (DIFFERS, AGREES))
     tally = f"{n_differ} of {count(n, 'test')} differ (Holm over all of them, p < {ALPHA:g})"
     if n:
-        parts += [_tabulate(comparisons), f"{tally}; {n_agree} agree; {n - n_differ - n_agree} stay open.", _RULES]
+        parts += [_tabulate(rows), f"{tally}; {n_agree} agree; {n - n_differ - n_agree} stay open.", _RULES]
     else:
         parts.append(f"{tally}.")
     return "\n\n".join(parts), DIFFERS if n_differ else OPEN if n_damaged or n_agree < n else AGREES
-
-
-def _shared_studies(results: Results, other: Results, study: str | None) -> list[str]:
-    """Return the studies with cells that are planned here and known there. Raises RequestError without any."""
-    here, there = results.planned(), studies_of(other)
-    shared = [name for name in here if name in there and study in (None, name)]
-    if not shared:
-        raise RequestError(
-            f"{f'study={study} is not' if study else 'no study is'} both planned in {results.root} and known in"
-            f" FOLDER={other.root} (here: {', '.join(here) or 'none'}; there: {', '.join(there) or 'none'})"
-        )
-    return shared
 
 
 def _compare_variant(
@@ -130,47 +108,47 @@ def _compare_variant(
     if len(equal) and equal.all():
         return
     variant = f"{here.name} {arm}" + (f" in {facet}" if facet else "")
+    how, subtract = ("paired", tests.paired_difference) if len(equal) else ("unpaired", tests.welch_difference)
     for quantity, change in QUANTITIES.items():
         ours, theirs = (at(measure(side, quantity), facet, arm) for side in (here, there))
         if len(equal):
             ours, theirs = ours[ours.index.isin(equal.index)], theirs[theirs.index.isin(equal.index)]
         if ours.empty or theirs.empty:  # not every journal has every metric
             continue
-        difference = (paired_difference if len(equal) else welch_difference)(ours, theirs)
         changed = float(at(measure(there, change), facet, there.baseline).mean())
         margin = MARGIN_SHARE * max(changed, 0.0) if np.isfinite(changed) else 0.0
-        largest, how = 1.0 if is_share(here, quantity) else np.inf, "paired" if len(equal) else "unpaired"
-        yield QuantityComparison(variant, quantity, ours, theirs, how, difference, margin, largest)
+        largest = 1.0 if is_share(here, quantity) else np.inf
+        yield QuantityComparison(variant, quantity, ours, theirs, how, subtract(ours, theirs), margin, largest)
     ours, theirs = (at(measure(side, LOST), facet, arm) for side in (here, there))
-    difference = rate_difference(int(ours.sum()), len(ours), int(theirs.sum()), len(theirs))
+    difference = tests.rate_difference(int(ours.sum()), len(ours), int(theirs.sum()), len(theirs))
     yield QuantityComparison(variant, LOST, ours, theirs, "counts", difference, MARGIN_SHARE, 1.0)
 
 
-def _decide(comparisons: Sequence[QuantityComparison]) -> None:
+def _decide(rows: Sequence[QuantityComparison]) -> None:
     """Give each comparison its verdict: a difference within the margin agrees even if it is surely not 0."""
-    for row, p in zip(comparisons, holm([row.difference.p for row in comparisons]), strict=True):
+    for row, p in zip(rows, tests.holm([row.difference.p for row in rows]), strict=True):
         row.holm_p = float(p)
         is_within = -row.margin <= row.difference.low and row.difference.high <= row.margin
         row.verdict = AGREES if is_within else DIFFERS if p < ALPHA else OPEN
-    left = [row for row in comparisons if row.verdict != DIFFERS]
-    for row in left:
+    n_left = sum(row.verdict != DIFFERS for row in rows)  # Holm's next step asks this of each of them
+    for row in rows:
         if row.verdict == OPEN:
-            detectable = _find_detectable(row, ALPHA / len(left))  # Holm's next step asks this of each that is left
+            detectable = _find_detectable(row, ALPHA / n_left)
             runs = count(row.difference.n, "run" if row.how == "counts" else "seed")
-            found = f"{runs}; would have found {number(detectable)}" if detectable else f"{runs}: too few to find any"
-            row.verdict = f"{OPEN} ({found})"
+            power = f"{runs}; would have found {number(detectable)}" if detectable else f"{runs}: too few to find any"
+            row.verdict = f"{OPEN} ({power})"
 
 
 def _find_detectable(row: QuantityComparison, level: float) -> float | None:
     """Return the true difference that the row's own test would have found; None if these runs could find none."""
     if row.how == "counts":
-        return detectable_rate_difference(len(row.here), int(row.there.sum()), len(row.there), level)
+        return tests.detectable_rate_difference(len(row.here), int(row.there.sum()), len(row.there), level)
     n = row.difference.n
     if n < 2:
         return None
     paired = row.difference.sd / np.sqrt(n), n - 1
-    error, freedom = welch_error(row.here, row.there) if row.how == "unpaired" else paired
-    detectable = detectable_difference(error, freedom, level) if np.isfinite(error) else np.inf
+    error, freedom = tests.welch_error(row.here, row.there) if row.how == "unpaired" else paired
+    detectable = tests.detectable_difference(error, freedom, level) if np.isfinite(error) else np.inf
     return detectable if detectable < row.largest else None
 
 
@@ -198,16 +176,11 @@ def _summarize(here: StudyRuns, there: StudyRuns, same: pd.DataFrame) -> str:
 def _tabulate(comparisons: Sequence[QuantityComparison]) -> str:
     rows = [
         {
-            "variant": row.variant,
-            "quantity": row.quantity,
-            "here": number(float(row.here.mean())),
-            "there": number(float(row.there.mean())),
+            **{"variant": row.variant, "quantity": row.quantity},
+            **{"here": number(float(row.here.mean())), "there": number(float(row.there.mean()))},
             "difference [95%]": estimate(*row.difference[:3], signed),
             "margin": f"±{number(row.margin)}" if row.margin else NONE,
-            "runs": row.difference.n,
-            "how": row.how,
-            "Holm p": probability(row.holm_p),
-            "verdict": row.verdict,
+            **{"runs": row.difference.n, "how": row.how, "Holm p": probability(row.holm_p), "verdict": row.verdict},
         }
         for row in comparisons
     ]

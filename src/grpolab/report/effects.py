@@ -1,23 +1,58 @@
-"""Effects in words: of a score the accuracies first, at the end and the start of both arms; then differences.
+"""Decisions in words: of a score the accuracies first, at the end and the start of both arms; then differences.
 
 Letters: S seeds, T tasks, A arms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from scipy import special
 
-from grpolab.report.questions import AskedQuestion
+from grpolab.report.questions import Question
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.intervals import t_interval
-from grpolab.report.statistics.tests import rank_trend
-from grpolab.report.text import estimate, number, signed
+from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
+from grpolab.report.statistics.tests import rank_trend, sign_flip
+from grpolab.report.text import count, estimate, listing, number, p_equals, signed
 
 FEWEST_VALUES = 4  # different ones, for a t-test; all of fewer seeds
+SKEWED = 1.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict, and what decided it. The defaults are a description's: an ordinary 95% interval, and no test."""
+
+    verdict: str
+    n: int  # seeds at the decision, or at the last look
+    by_margin: bool = False  # the test of the margin decided
+    level: float = ALPHA  # the question's part of ALPHA
+    look: int = 0
+    looks: int = 1
+    p: float = np.nan  # repeated: comparable over looks
+    q: float = np.nan  # the same of what the hypothesis claims, for Benjamini and Hochberg's procedure
+
+    @property
+    def adjusted_p(self) -> float:
+        """Holm's."""
+        return min(self.p * ALPHA / self.level, 1.0)
+
+    def estimate(self, values_S: NDArray, tasks: int = 1) -> tuple[float, float, float]:
+        """Return mean and interval at the level of the decision, of which each of several tasks has its share.
+
+        The median without an interval where a value is infinite; no interval where too few values differ.
+        """
+        if not np.isfinite(values_S).all():
+            return float(np.median(values_S)), np.nan, np.nan
+        if len(np.unique(values_S)) < min(FEWEST_VALUES, len(values_S)):
+            return float(values_S.mean()), np.nan, np.nan
+        bounds = planned.interval(values_S, self.by_margin, self.level / tasks, self.look, self.looks)
+        return float(values_S.mean()), *bounds
 
 
 @dataclass(frozen=True)
@@ -33,70 +68,76 @@ class TaskEffect:
     short: str  # without the interval
 
 
-def mean_with_interval(values_S: NDArray, interval: tuple[bool, float, int, int]) -> tuple[float, float, float]:
-    """Return mean and interval; the median without one where a value is infinite, no interval without spread."""
-    if not np.isfinite(values_S).all():
-        return float(np.median(values_S)), np.nan, np.nan
-    if len(np.unique(values_S)) < min(FEWEST_VALUES, len(values_S)):
-        return float(values_S.mean()), np.nan, np.nan
-    return float(values_S.mean()), *planned.interval(values_S, *interval)
+def task_effects(question: Question, decision: Decision) -> tuple[TaskEffect, ...]:
+    """Return the effect in each task over the seeds of the decision."""
+    effects, form = [], _times if question.logarithmic else signed
+    for task, margin, d_S in zip(question.tasks, question.margin_T, question.differences(decision.n).T, strict=True):
+        effect, low, high = decision.estimate(d_S, len(question.tasks))
+        if question.is_equality:
+            side = int(-margin < low and high < margin) - int(low > margin or high < -margin)
+        else:
+            nearer, farther = sorted((question.sign * low, question.sign * high))
+            side = int(nearer > question.beyond) - int(farther < question.beyond)
+        if question.logarithmic:
+            effect, low, high = (float(np.exp(bound)) for bound in (effect, low, high))
+        effects.append(TaskEffect(task, effect, low, high, side, estimate(effect, low, high, form), form(effect)))
+    return tuple(effects)
 
 
-def task_effect(question: AskedQuestion, n: int, t: int, interval: tuple[bool, float, int, int]) -> TaskEffect:
-    """Return the effect in task t over the first n seeds; `interval`: the other arguments of `looks.interval`."""
-    bounds = mean_with_interval(question.differences(n)[:, t], interval)
-    effect, low, high = (float(np.exp(bound)) for bound in bounds) if question.logarithmic else bounds
-    form = _times if question.logarithmic else signed
-    side = _side(question, question.margin_T[t], bounds[1], bounds[2])
-    return TaskEffect(question.tasks[t], effect, low, high, side, estimate(effect, low, high, form), form(effect))
+def verdict_by_task(verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
+    """Write a verdict; where tasks disagree about a direction, name the tasks that show it alone."""
+    if not disagree or verdict not in (SUPPORTED, OPPOSITE):
+        return verdict
+    shown = 1 if verdict == SUPPORTED else -1
+    on, not_on, other = (listing([task.task for task in tasks if task.side == side]) for side in (shown, 0, -shown))
+    if not not_on and not other:
+        return f"{verdict} on each task, by different amounts"
+    parts = [f"{verdict} on {on}" if on else f"{verdict} together, on no task alone"]
+    parts += [f"not shown on {not_on}"] if not_on and on else []
+    return ", ".join(parts + ([f"the other way on {other}"] if other else []))
 
 
-def _side(question: AskedQuestion, margin: float, low: float, high: float) -> int:
-    """Return 1 where the interval lies on the claimed side, -1 on the other (`equal`: outside the margin), else 0."""
-    if question.hypothesis["direction"] == "equal":
-        return int(-margin < low and high < margin) - int(low > margin or high < -margin)
-    low, high = sorted((question.sign * low, question.sign * high))
-    return int(low > question.beyond) - int(high < question.beyond)
+def effect_in_words(question: Question, n: int, tasks: Sequence[TaskEffect], pooled: str, disagree: bool) -> list[str]:
+    """Write the effect over n seeds twice: with the intervals of single tasks, and without.
 
-
-def effect_in_words(
-    question: AskedQuestion, n: int, together: str, tasks: Sequence[TaskEffect], disagree: bool, short: bool
-) -> str:
-    """Write the effect: of one task as it is; of several their mean, and each. Where tasks disagree, they come first.
-
-    Of a score the accuracies come first, and a share of the gain last.
+    Of one task as it is (`pooled`); of several their mean, and each. Where tasks disagree, they come first. Of a score
+    the accuracies come first, and a share of the gain last.
     """
-    share = "" if disagree else _share_of_gain(question, n)
-    if ends := _ends(question, n):
-        arms = f"{' -> '.join(f'`{arm}`' for arm in reversed(question.arms))}: " if len(question.arms) > 1 else ""
-        head = f"{question.score_name} {arms}"
+    ends, share = _ends(question, n), "" if disagree else _share_of_gain(question, n)
+    arms = f"{' -> '.join(f'`{arm}`' for arm in reversed(question.arms))}: " if len(question.arms) > 1 else ""
+    texts = []
+    for with_intervals in (True, False):
+        sizes = [task.text if with_intervals else task.short for task in tasks]
         if len(tasks) == 1:
-            return f"{head}{ends[0]}; {together}{share}"
-        each = [f"{task.task} {end}" for task, end in zip(tasks, ends, strict=True)]
-        listed = ", ".join(each if short else [f"{of}, {task.text}" for of, task in zip(each, tasks, strict=True)])
-        return f"{head}{listed}; {'the tasks disagree, ' if disagree else ''}together {together}{share}"
-    if len(tasks) == 1:
-        return together + share
-    listed = ", ".join(f"{task.task} {task.short if short else task.text}" for task in tasks)
-    return f"{listed} (the tasks disagree; together {together})" if disagree else f"{together} ({listed}){share}"
+            text = f"{question.score_name} {arms}{ends[0]}; {pooled}" if ends else pooled
+        elif ends:
+            each = [f"{task.task} {end}" for task, end in zip(tasks, ends, strict=True)]
+            each = [f"{of}, {size}" for of, size in zip(each, sizes, strict=True)] if with_intervals else each
+            together = f"{'the tasks disagree, ' if disagree else ''}together {pooled}"
+            text = f"{question.score_name} {arms}{', '.join(each)}; {together}"
+        else:
+            listed = ", ".join(f"{task.task} {size}" for task, size in zip(tasks, sizes, strict=True))
+            text = f"{listed} (the tasks disagree; together {pooled})" if disagree else f"{pooled} ({listed})"
+        texts.append(text + share)
+    return texts
 
 
-def _ends(question: AskedQuestion, n: int) -> list[str]:
+def _ends(question: Question, n: int) -> list[str]:
     """Write the accuracies of each task as `0.372 -> 0.008 (start 0.304)`; nothing of other metrics."""
-    metric = question.hypothesis["metric"]
+    metric, is_pair = question.hypothesis["metric"], len(question.arms) > 1
     if not question.score_name or metric not in ("final_score", "gain"):
         return []
     end_TA, start_T = question.values_STA[:n].mean(axis=0)[:, ::-1], question.start_ST[:n].mean(axis=0)
     if metric == "gain":  # alone it is a way from the start to the end
         end_TA = end_TA + start_T[:, None]
-        end_TA = end_TA if len(question.arms) > 1 else np.column_stack([start_T, end_TA])
+        end_TA = end_TA if is_pair else np.column_stack([start_T, end_TA])
     if np.isnan(end_TA).any():
         return []
-    started = [f" (start {start:.3f})" if len(question.arms) > 1 and np.isfinite(start) else "" for start in start_T]
-    return [" -> ".join(f"{end:.3f}" for end in of) + began for of, began in zip(end_TA, started, strict=True)]
+    begins = [f" (start {start:.3f})" if is_pair and np.isfinite(start) else "" for start in start_T]
+    return [" -> ".join(f"{end:.3f}" for end in of) + began for of, began in zip(end_TA, begins, strict=True)]
 
 
-def _share_of_gain(question: AskedQuestion, n: int) -> str:
+def _share_of_gain(question: Question, n: int) -> str:
     """Write the difference of two arms as a share of the baseline's gain in the same seeds; empty where that may be 0.
 
     Of several tasks it is the mean of their shares.
@@ -110,27 +151,102 @@ def _share_of_gain(question: AskedQuestion, n: int) -> str:
     return f", {round(100 * share):+d}% of the baseline's gain"
 
 
-def in_points(question: AskedQuestion, effect: float, low: float, high: float) -> str:
+def in_points(question: Question, effect: float, low: float = np.nan, high: float = np.nan) -> str:
     """Write an effect that is in units of the margins: as a factor, or a difference.
 
     Of tasks with different margins it is their mean with weights of 1 / margin, as it is decided.
     """
     margin = float(1 / (1 / question.unit_T).mean())
+    effect, low, high = (bound * margin for bound in (effect, low, high))
     if question.logarithmic:
-        mean, lower, upper = np.exp(np.array([effect, low, high]) * margin)
-        return estimate(float(mean), float(lower), float(upper), _times)
-    return estimate(effect * margin, low * margin, high * margin, signed)
+        effect, low, high = (float(np.exp(bound)) for bound in (effect, low, high))
+    return estimate(effect, low, high, _times if question.logarithmic else signed)
 
 
 def _times(factor: float) -> str:
     return f"×{number(factor)}"
 
 
-def trend_size(question: AskedQuestion, n: int) -> str:
+def trend_in_words(question: Question, n: int) -> str:
     """Write Kendall's tau with the order of the levels, and the levels' means."""
     values_STA = question.values_STA[:n]
-    tau = rank_trend(values_STA).effect
-    means = ", ".join(
-        f"{arm} {number(mean)}" for arm, mean in zip(question.arms, values_STA.mean(axis=(0, 1)), strict=True)
+    means = zip(question.arms, values_STA.mean(axis=(0, 1)), strict=True)
+    return (
+        f"{signed(rank_trend(values_STA).effect)} (means: {', '.join(f'{arm} {number(mean)}' for arm, mean in means)})"
     )
-    return f"{signed(tau)} (means: {means})"
+
+
+def contrast(question: Question) -> str:
+    """Write the arms as they are compared."""
+    return (", " if question.kind == "trend" else " / " if question.logarithmic else " - ").join(question.arms)
+
+
+def sentence(question: Question, decision: Decision, verdict: str, size: str, flags: Sequence[str]) -> str:
+    """Write the finding, its place, how sure it is, and its flags."""
+    hypothesis, tasks, n = question.hypothesis, listing(question.tasks), decision.n
+    of = f"`{hypothesis['metric']}` of {contrast(question)}"
+    if question.kind == "trend":
+        of = f"Kendall's tau of `{hypothesis['metric']}` over {contrast(question)}"
+    if hypothesis["range_over"]:
+        of = f"the range over {hypothesis['range_over']} of {of}"
+    head = f"{hypothesis['id']} is {verdict}" + (f" in {question.where}" if question.where else "")
+    if hypothesis["by_construction"]:
+        shows = question.as_claimed()
+        return f"{head}: {of}, as claimed in {int(shows.sum())} of {count(shows.size, 'pair')} of a seed and a task."
+    notes = question.gaps + "".join(f"; {flag}" for flag in flags)
+    seeds = len(question.values_STA)
+    if not n:
+        first = question.looks[0]
+        return f"{head}: {of} ({min(seeds, first)} of the {first} seeds of the first look, {tasks}){notes}."
+    sure = ""
+    if np.isfinite(decision.adjusted_p):
+        sure = f"; adjusted {p_equals(decision.adjusted_p)}"
+        if seeds > n and question.kind == "mean":  # some came after the decision
+            sure += f"; at all {seeds} seeds {in_points(question, float(question.pooled(seeds).mean()))}"
+    return f"{head}: {of} is {size} ({count(n, 'seed')}, {tasks}{sure}){notes}."
+
+
+def flags(question: Question, decision: Decision, low: float, high: float) -> Iterator[str]:
+    """Yield warnings, which change no verdict. `low`, `high`: the interval in margins; NaN where there are none."""
+    if question.void:
+        yield question.void
+    if np.isnan(decision.p):  # nothing was tested
+        return
+    verdict, sign, n = decision.verdict, question.sign, decision.n
+    turned = verdict in (SUPPORTED, OPPOSITE) and not question.is_equality
+    if turned and n == LOOKS[0] and (verdict == SUPPORTED or not question.beyond):
+        yield "decided at five seeds: the estimate is probably too large"
+    y_S = question.pooled(n) if question.kind == "mean" else np.empty(0)
+    if not len(y_S) or not np.isfinite(y_S).all():
+        return
+    if turned:
+        if low > -1 and high < 1:
+            yield "smaller than the margin"
+        if verdict == OPPOSITE and question.beyond and sign * (high if sign > 0 else low) > 0:
+            yield "less than claimed, and not shown to be the other way round"
+        if n >= 2 * LOOKS[0] and sign_flip(sign * y_S - question.pooled_beyond) > ALPHA:
+            yield "a test without normality (sign flips) does not find it"
+    if verdict == NEGLIGIBLE and (low > 0 or high < 0):
+        yield "not zero, and yet inside the margin"
+    if len(np.unique(y_S)) >= FEWEST_VALUES and abs(pd.Series(y_S).skew()) > SKEWED:
+        yield "skewed differences: p may be too small"
+    if verdict == INCONCLUSIVE and question.has_margins and np.ptp(y_S):
+        yield from _outlook(question, decision, y_S)
+
+
+def _outlook(question: Question, decision: Decision, y_S: NDArray) -> Iterator[str]:
+    """Say at which later look it would be decided at this level, were mean and spread as observed."""
+    mean, sd, looks = float(y_S.mean()), float(np.std(y_S, ddof=1)), question.looks
+    distance = question.sign * mean - question.pooled_beyond
+    if question.is_equality:
+        distance = max(abs(mean) - 1, 0.0)
+    for look, later in enumerate(looks):
+        if later <= decision.n:
+            continue
+        local = [float(planned.level_at(a, look, len(looks))) for a in (decision.level, 2 * decision.level)]
+        reach = [-special.stdtrit(later - 1, a / 2) * sd / np.sqrt(later) for a in local]
+        if abs(distance) > reach[0] or 1 - abs(mean) > reach[1]:
+            yield f"{later} seeds would decide it at the earliest, were mean and spread as observed"
+            return
+    if decision.n < looks[-1]:
+        yield f"{looks[-1]} seeds would not decide it, were mean and spread as observed (margin: {1 / sd:.1f} sd)"

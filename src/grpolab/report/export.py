@@ -59,23 +59,23 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     committed = [read_plan(file) for file in sorted(results.reference.glob("plans/*.json"))] if append else []
     shown: list[str] = next((plan["shown"] for plan in (whole, *committed) if plan.get("shown")), [])
     runs = read_all(results, _signatures([*committed, *plans]))
-    outcomes = runs["outcomes"].set_index("signature")
+    outcomes = runs["outcomes"]
     if len(damaged := outcomes[outcomes["outcome"] == DAMAGED]):
-        reasons = [f"run {run.Index} is damaged: {run.reason}" for run in damaged.itertuples()]
+        reasons = [f"run {run.signature} is damaged: {run.reason}" for run in damaged.itertuples()]
         advice = f"study={study}: nothing was written; `grpolab sweep {study} --retry-failed` trains them anew"
         raise RequestError([*reasons, advice])
     if append:
-        plans = _append(committed, [_keep_finished(plan, set(outcomes.index)) for plan in plans])
-        _refuse_mixture(runs["outcomes"][runs["outcomes"]["signature"].isin(_signatures(plans))])
-    elif missing := len(signatures := _signatures(plans)) - len(outcomes):
-        raise RequestError(
-            f"study={study}: {missing} of {len(signatures)} runs have no outcome yet: --append keeps the seeds that"
-            " are finished"
-        )
-    runs = {table: frame[frame["signature"].isin(_signatures(plans))] for table, frame in runs.items()}
+        plans = _append(committed, [_keep_finished(plan, set(outcomes["signature"])) for plan in plans])
+    signatures = _signatures(plans)
+    runs = {table: frame[frame["signature"].isin(signatures)] for table, frame in runs.items()}
+    if append:
+        _refuse_mixture(runs["outcomes"])
+    elif missing := len(signatures) - len(outcomes):
+        of = f"study={study}: {missing} of {len(signatures)} runs"
+        raise RequestError(f"{of} have no outcome yet: --append keeps the seeds that are finished")
     whole_runs = _choose_whole_runs(shown, plans)
     if append:  # runs whose updates only the reference has keep them
-        folders = {name for name in _signatures(plans) if (results.run(name) / "outcome.json").is_file()}
+        folders = {name for name in signatures if (results.run(name) / "outcome.json").is_file()}
         whole_runs |= set(runs["updates"]["signature"]) - folders
     hypotheses = [hypothesis for plan in plans for hypothesis in plan.get("hypotheses", [])]
     metrics = {of["metric"] for hypothesis in hypotheses for of in (hypothesis, hypothesis["provided"]) if of}
@@ -111,9 +111,8 @@ def _append(committed: Sequence[Plan], plans: Sequence[Plan]) -> list[Plan]:
     Raises RequestError if there is nothing to add, or if a setting has changed since: all seeds of a variant share it.
     """
     if not any(plan["cells"] for plan in plans):
-        raise RequestError(
-            f"study={plans[0]['study']}: no seed has an outcome in every variant yet, so --append adds nothing"
-        )
+        name = plans[0]["study"]
+        raise RequestError(f"study={name}: no seed has an outcome in every variant yet, so --append adds nothing")
     merged = {plan["study"]: plan for plan in plans}
     for old in committed:
         new = merged.setdefault(old["study"], old)
@@ -132,14 +131,16 @@ def _append(committed: Sequence[Plan], plans: Sequence[Plan]) -> list[Plan]:
 
 def _refuse_changed(old: Plan, new: Plan) -> None:
     """Raise RequestError with the first setting of a variant that differs between two plans of one study."""
-    variants = {cell["variant"]: {**cell["settings"], "rollout_steps": cell["rollout_steps"]} for cell in old["cells"]}
-    for cell in new["cells"]:
-        before = variants.get(cell["variant"], {})
-        for key, value in {**cell["settings"], "rollout_steps": cell["rollout_steps"]}.items():
-            if key != "seed" and before.get(key, value) != value:
+    before, after = (
+        {cell["variant"]: {**cell["settings"], "rollout_steps": cell["rollout_steps"]} for cell in plan["cells"]}
+        for plan in (old, new)
+    )
+    for variant, settings in after.items():
+        for key, value in settings.items():
+            if key != "seed" and (kept := before.get(variant, {}).get(key, value)) != value:
                 raise RequestError(
-                    f"study={old['study']}: {key}={value} in variant {cell['variant']}, and {before[key]} in the"
-                    " committed outcome: without --append it is replaced"
+                    f"study={old['study']}: {key}={value} in variant {variant}, and {kept} in the committed outcome:"
+                    " without --append it is replaced"
                 )
 
 
@@ -148,10 +149,8 @@ def _refuse_mixture(outcomes: pd.DataFrame) -> None:
     for column in ("results_version", "lock_sha256"):
         kinds = sorted({str(value)[:12] for value in outcomes[column].dropna()})
         if len(kinds) > 1:
-            raise RequestError(
-                f"the committed outcome would mix runs of {column} {' and '.join(kinds)}: without --append it is"
-                " replaced"
-            )
+            mixed = f"runs of {column} {' and '.join(kinds)}"
+            raise RequestError(f"the committed outcome would mix {mixed}: without --append it is replaced")
 
 
 def _choose_whole_runs(shown: list[str], plans: Sequence[Plan]) -> set[str]:
@@ -160,15 +159,12 @@ def _choose_whole_runs(shown: list[str], plans: Sequence[Plan]) -> set[str]:
         return set(_signatures(plans))
     studies = {name.partition(".")[0] for name in shown}
     first = {plan["study"]: sorted(plan["seeds"])[: plan.get("looks", LOOKS)[0]] for plan in plans if plan["cells"]}
-    chosen = [plan for plan in plans if plan["study"] in studies]
-    return {cell["signature"] for plan in chosen for cell in plan["cells"] if cell["seed"] in first[plan["study"]]}
+    kept = [plan for plan in plans if plan["study"] in studies]
+    return {cell["signature"] for plan in kept for cell in plan["cells"] if cell["seed"] in first[plan["study"]]}
 
 
 def _pack_plan(plan: Plan) -> Plan:
-    """Write a plan's cells as variants, each with its runs (seed -> signature), so that shared keys stand there once.
-
-    The settings that all variants share stand under `settings`.
-    """
+    """Write a plan's cells as variants with their runs (seed -> signature); `settings` are those that all share."""
     by_text = dict[str, dict[str, Any]]()
     for cell in plan["cells"]:
         shared = {key: value for key, value in cell.items() if key not in ("seed", "signature")}
@@ -176,12 +172,8 @@ def _pack_plan(plan: Plan) -> Plan:
         variant = by_text.setdefault(json.dumps(shared, sort_keys=True), {**shared, "runs": {}})
         variant["runs"][str(cell["seed"])] = cell["signature"]
     variants = list(by_text.values())
-    settings = [variant["settings"] for variant in variants]
-    common = {
-        key: value
-        for key, value in (settings[0] if settings else {}).items()
-        if all(key in others and others[key] == value for others in settings)
-    }
+    first, *others = [variant["settings"] for variant in variants] or [{}]
+    common = {key: value for key, value in first.items() if all((key, value) in of.items() for of in others)}
     for variant in variants:
         variant["settings"] = {key: value for key, value in variant["settings"].items() if key not in common}
     rest = {key: value for key, value in plan.items() if key != "cells"}

@@ -22,12 +22,11 @@ Picture = tuple[Manifest, Path]  # a figure's manifest, and its PNG relative to 
 THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
 WORDS = (*VERDICTS, HOLDS, FAILS)  # coloured where they are a cell
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+_MARKDOWN.add_render_rule("table_open", lambda *_: '<div class="wide">\n<table>\n')  # wide tables scroll
+_MARKDOWN.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
+_LOADER = FileSystemLoader(Path(__file__).parent / "templates")
 _TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
+    loader=_LOADER, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
 )
 
 
@@ -38,13 +37,14 @@ def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
     """
     tokens = _MARKDOWN.parse(text)
     sections: list[tuple[str, str]] = []  # the anchor and title of each heading
-    for heading, text_of in pairwise(tokens):
-        if heading.type == "heading_open":
+    for token, text_of in pairwise(tokens):
+        if token.type == "heading_open":
             sections.append(("-".join(text_of.content.lower().split()), text_of.content))
-            heading.attrSet("id", sections[-1][0])
+            token.attrSet("id", sections[-1][0])
+        elif token.type == "td_open" and (word := text_of.content.strip("*")) in WORDS:
+            token.attrSet("class", word)
     for link in (child for token in tokens for child in token.children or [] if child.type == "link_open"):
         link.attrs["href"] = re.sub(r"\.md$", ".html", str(link.attrs["href"]))  # a page beside it
-    _mark_tables(tokens)
     _frame_figures(tokens, folder, root or folder)
     head = next((n + 1 for n, token in enumerate(tokens) if token.type == "heading_close"), 0)
     opening, rest = (_MARKDOWN.renderer.render(part, _MARKDOWN.options, {}) for part in (tokens[:head], tokens[head:]))
@@ -61,24 +61,13 @@ def gallery(name: str, pictures: Sequence[Picture], folder: Path) -> str:
     cards = [
         {
             "manifest": manifest,
-            "words": _describe(manifest.figure),
+            "words": f"{manifest.figure} {FIGURES[manifest.figure].name}".replace("_", " "),
             "image": _embed(folder / path, THUMBNAIL)[0] if manifest.numbers else None,
-            "link": f"{'report' if manifest.study == name else f'pages/{manifest.study}'}.html#{_anchor(path)}",
+            "link": f"{'report' if manifest.study == name else f'pages/{manifest.study}'}.html#{path.stem}",
         }
         for manifest, path in pictures
     ]
     return _TEMPLATES.get_template("gallery.html").render(title=f"Figures of {name}", cards=cards)
-
-
-def _describe(figure: str) -> str:
-    """Return a figure's number and name in words: `F2 clip fraction`."""
-    name = f"{figure} {FIGURES[figure].name}" if figure in FIGURES else figure
-    return name.replace("_", " ")
-
-
-def _anchor(path: Path) -> str:
-    """Return the anchor of a figure: `figures/ranking/ranking_final_accuracy.png` stands at #ranking_final_accuracy."""
-    return path.stem
 
 
 def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
@@ -92,18 +81,6 @@ def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
             small.quantize(64, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
             content = buffer.getvalue()
     return f"data:image/png;base64,{base64.b64encode(content).decode()}", inches
-
-
-def _mark_tables(tokens: list[Token]) -> None:
-    """Let wide tables scroll, and give a cell that is a verdict its class."""
-    for place in reversed(range(len(tokens))):
-        token = tokens[place]
-        if token.type == "td_open" and (word := tokens[place + 1].content.strip("*")) in WORDS:
-            token.attrSet("class", word)
-        elif token.type == "table_open":
-            tokens.insert(place, Token("html_block", "", 0, content='<div class="wide">\n'))
-        elif token.type == "table_close":
-            tokens.insert(place + 1, Token("html_block", "", 0, content="</div>\n"))
 
 
 def _frame_figures(tokens: list[Token], folder: Path, root: Path) -> None:
@@ -120,7 +97,7 @@ def _frame_figures(tokens: list[Token], folder: Path, root: Path) -> None:
         image.attrs |= {"src": source, "style": f"width: {inches:.2f}in"}
         opening, closing = tokens[place - 1], tokens[place + 1]
         opening.tag, closing.tag = "figure", "figure"
-        opening.attrSet("id", _anchor(path))
-        if [token.type for token in tokens[place + 2 : place + 3]] == ["paragraph_open"]:
+        opening.attrSet("id", path.stem)  # where the gallery leads to
+        if place + 2 < len(tokens) and tokens[place + 2].type == "paragraph_open":
             tokens[place + 2].tag = tokens[place + 4].tag = "figcaption"
             tokens[place + 1 : place + 5] = [*tokens[place + 2 : place + 5], closing]

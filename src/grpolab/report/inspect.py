@@ -30,12 +30,12 @@ def find_run(results: Results, name: str) -> Path:
     """Return the run folder that a signature, its first digits, or a path names. Raises RequestError for any other."""
     if os.path.isfile(os.path.join(name, "settings.yaml")):  # False too for a name that is too long for a path
         return Path(name).resolve()
-    folders = sorted(file.parent for file in results.runs.glob("*/settings.yaml") if file.parent.name.startswith(name))
-    if len(folders) == 1 and name:
-        return folders[0]
-    if folders and name:
-        some = ", ".join(folder.name for folder in folders[:6])
-        raise RequestError(f"run {name} is not one but {len(folders)}: {some}")
+    known = {file.parent.name: file.parent for file in results.runs.glob("*/settings.yaml")}
+    names = sorted(run for run in known if name and run.startswith(name))
+    if len(names) == 1:
+        return known[names[0]]
+    if names:
+        raise RequestError(f"run {name} is not one but {len(names)}: {', '.join(names[:6])}")
     raise RequestError(
         f"run {name} is unknown in {results.runs}: give a signature ({SIGNATURE_LENGTH} hex digits, or as many as are"
         " enough) or a run folder; `grpolab status --json` lists them"
@@ -56,8 +56,8 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
     if step not in kept:
         raise RequestError(f"--step {step} was not kept: have {steps}")
     level = str(read_settings(folder).get("importance_sampling_level"))
-    legend = f"{UNITS.get(level, 'token')}:ratio in the last pass over the batch; ^ clipped above, v clipped below"
-    lines = [f"run {folder.name}, rollout step {step} (kept: {steps})", legend]
+    lines = [f"run {folder.name}, rollout step {step} (kept: {steps})"]
+    lines += [f"{UNITS.get(level, 'token')}:ratio in the last pass over the batch; ^ clipped above, v clipped below"]
     if level in UNITS:
         lines.append("it is the geometric mean of its tokens' ratios, which stand beside it and are not clipped")
     tokens = read_samples(folder / "samples" / f"step_{step:06d}.parquet")

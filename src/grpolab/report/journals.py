@@ -47,10 +47,7 @@ Runs = dict[str, pd.DataFrame]
 
 
 def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
-    """Read the runs that have an outcome; leave out the others.
-
-    A run whose files do not match its outcome gets the outcome `damaged` and no records.
-    """
+    """Read the runs that have an outcome. One whose files do not match it gets the outcome `damaged` and no records."""
     outcomes: list[dict[str, Any]] = []
     journals: list[pa.Table] = []
     for signature in signatures:

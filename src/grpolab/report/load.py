@@ -53,7 +53,6 @@ class StudyRuns:
 
     @property
     def name(self) -> str:
-        """The study's name."""
         return self.plan["study"]
 
     @property
@@ -62,14 +61,14 @@ class StudyRuns:
         return self.plan.get("primary_metric", "")
 
     @property
-    def baseline(self) -> str:
-        """The arm that all others are compared with."""
-        return self.plan["baseline"]
-
-    @property
     def score_name(self) -> str:
         """The evaluation metric in words."""
         return "accuracy" if self.metric.startswith("eval/") else "training reward"
+
+    @property
+    def baseline(self) -> str:
+        """The arm that all others are compared with."""
+        return self.plan["baseline"]
 
     @property
     def is_paired(self) -> bool:
@@ -78,7 +77,6 @@ class StudyRuns:
 
     @property
     def thresholds(self) -> Thresholds:
-        """The values at which a quantity becomes a label."""
         return Thresholds(**self.plan.get("stability", {}))
 
     @property
@@ -109,8 +107,8 @@ class StudyRuns:
     def by_arm(self, table: str | pd.DataFrame, facet: str) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yield the arms that have rows in a table of this facet, each with its rows, in the study file's order."""
         frame: pd.DataFrame = getattr(self, table) if isinstance(table, str) else table
-        here = frame[frame["facet"] == facet]
-        yield from ((arm, here[here["arm"] == arm]) for arm in self.arms if (here["arm"] == arm).any())
+        of_arm = dict(iter(frame[frame["facet"] == facet].groupby("arm", sort=False)))
+        yield from ((arm, of_arm[arm]) for arm in self.arms if arm in of_arm)
 
     def of_cell(self, table: str, cell: Any) -> pd.DataFrame:
         """Return the rows of a table that belong to one row of `cells`."""
@@ -125,28 +123,24 @@ class StudyRuns:
 def load(results: Results, name: str) -> list[StudyRuns]:
     """Load a study, preceded by the studies that it includes (it then has no cells of its own).
 
-    Plans and runs are those of this folder, else those of the committed outcome.
-
-    Raises RequestError if neither knows the study, or if seeds that chose its tuned values are to judge them.
+    Plans and runs are those of this folder, else those of the committed outcome. Raises RequestError if neither knows
+    the study, or if seeds that chose its tuned values are to judge them.
     """
     plans = plans_of(results, name)
     for plan in plans:
         for tuning in plan.get("tuned", []):
             if mixed := [cell["seed"] for cell in plan["cells"] if cell["seed"] in tuning["seeds"]]:
+                seeds, cells = listing([str(seed) for seed in sorted({*mixed})]), count(len(mixed), "cell")
                 raise RequestError(
-                    f"study={plan['study']}: seed {listing([str(seed) for seed in sorted(set(mixed))])} of"
-                    f" {count(len(mixed), 'cell')} chose the values of tuned={tuning['study']}, so it cannot judge"
-                    " them: sweep it with other seeds"
+                    f"study={plan['study']}: seed {seeds} of {cells} chose the values of tuned={tuning['study']}, so it"
+                    " cannot judge them: sweep it with other seeds"
                 )
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
     return [study_of(results, plan, runs) for plan in plans]
 
 
 def study_of(results: Results, plan: Plan, runs: Runs) -> StudyRuns:
-    """Join a plan's cells with the records of their runs.
-
-    Raises RequestError if the runs have more than one results_version or lock file.
-    """
+    """Join a plan's cells with the records of their runs. Raises RequestError if the runs are of several programs."""
     cells = _make_cells(plan).merge(runs["outcomes"], on="signature", how="left")
     cells["outcome"] = cells["outcome"].fillna(MISSING)
     _refuse_mixture(plan, cells[cells["outcome"].isin(RESULTS)])
@@ -158,21 +152,18 @@ def study_of(results: Results, plan: Plan, runs: Runs) -> StudyRuns:
 
 def _make_cells(plan: Plan) -> pd.DataFrame:
     """Return one row per planned cell."""
+    study, compare = plan["study"], plan.get("compare")
+    numbers = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan}  # JSON has no such numbers
     rows = [
-        {
-            "study": plan["study"],
-            "variant": cell["variant"],
-            "arm": cell["levels"][plan["compare"]],
-            "facet": "/".join(level for factor, level in cell["levels"].items() if factor != plan["compare"]),
-            "seed": cell["seed"],
-            "signature": cell["signature"],
-            "planned_steps": cell["rollout_steps"],
-            "task_title": cell.get("task_title") or cell["settings"].get("task"),
-            **{f"factor/{factor}": level for factor, level in cell["levels"].items()},
-            **{
-                f"setting/{key}": float(value) if value in ("inf", "-inf", "nan") else value
-                for key, value in cell["settings"].items()
-            },
+        {"study": study, "variant": cell["variant"], "arm": cell["levels"][compare]}
+        | {"facet": "/".join(level for factor, level in cell["levels"].items() if factor != compare)}
+        | {key: cell[key] for key in ("seed", "signature")}
+        | {"planned_steps": cell["rollout_steps"]}
+        | {"task_title": cell.get("task_title") or cell["settings"].get("task")}
+        | {f"factor/{factor}": level for factor, level in cell["levels"].items()}
+        | {
+            f"setting/{key}": numbers.get(value, value) if isinstance(value, str) else value
+            for key, value in cell["settings"].items()
         }
         for cell in plan["cells"]
     ]
@@ -187,9 +178,10 @@ def _refuse_mixture(plan: Plan, done: pd.DataFrame) -> None:
         runs = {str(value)[:12]: list(names) for value, names in done.groupby(column)["signature"].unique().items()}
         if len(runs) > 1:
             kinds = ", ".join(f"{value} ({count(len(names), 'run')})" for value, names in runs.items())
+            fewest = listing(min(runs.values(), key=len), 2)
             raise RequestError(
                 f"study={plan['study']} mixes runs of more than one {name}: {kinds}, which cannot be compared: delete"
-                f" the run folders of all but one ({listing(min(runs.values(), key=len), 2)}) and run"
+                f" the run folders of all but one ({fewest}) and run"
                 f" `grpolab sweep {plan.get('file', plan['study'])}` again"
             )
 

@@ -43,21 +43,17 @@ def stability_table(study: StudyRuns) -> pd.DataFrame:
 
     Labels are by the thresholds of the study's plan. Cached: do not change it in place.
     """
-    quantities, done = kept_quantities(study), study.done
-    unknown = done[~done["signature"].isin(quantities.keys())]
-    settings = unknown.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
-    for cell, of_run in zip(unknown.itertuples(), settings.to_dict("records"), strict=True):
-        quantities[cell.signature] = run_quantities(
-            accuracy_E=column(study.of_cell("evaluations", cell), study.metric),
-            updates=study.of_cell("updates", cell),
-            rollouts=study.of_cell("rollouts", cell),
-            outcome=cell.outcome,
-            items=cell.evaluation_items,
-            settings=of_run,
-            thresholds=study.thresholds,
-        )
-    cells = done[[*_CELL_COLUMNS, "signature"]].to_dict("records")
-    rows = [cell | quantities[cell["signature"]] for cell in cells]
+    quantities, rows = kept_quantities(study), []
+    settings = study.done.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
+    for cell, of_run in zip(study.done.itertuples(), settings.to_dict("records"), strict=True):
+        if cell.signature not in quantities:
+            quantities[cell.signature] = run_quantities(
+                column(study.of_cell("evaluations", cell), study.metric),
+                study.of_cell("updates", cell),
+                study.of_cell("rollouts", cell),
+                *(cell.outcome, cell.evaluation_items, of_run, study.thresholds),
+            )
+        rows.append({key: getattr(cell, key) for key in _CELL_COLUMNS} | quantities[cell.signature])
     return pd.DataFrame(rows, columns=[*_CELL_COLUMNS, *QUANTITIES])
 
 

@@ -11,28 +11,28 @@ from grpolab.report.reference import studies_of
 from grpolab.report.text import listing
 
 
-def chosen(committed: str = SWEEP_STUDY, only: bool = False) -> tuple[Results, str, str]:
+def choose_study(committed: str = SWEEP_STUDY, only: bool = False) -> tuple[Results, str, str]:
     """Return the results folder, the study, and a sentence about them.
 
     `GRPOLAB_STUDY` and `GRPOLAB_RESULTS` name others than `results` and the study that was swept there last. Where none
     was swept, it is the `committed` one, or another committed one. `only`: no other than that one.
     """
     results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-    own = {study: at for study, at in own_studies(results).items() if not only or study == committed}
+    swept = {study: at for study, at in _swept_studies(results).items() if not only or study == committed}
     name, which = os.environ.get("GRPOLAB_STUDY", ""), "the study that `GRPOLAB_STUDY` names"
-    if not name and own:
-        name, swept = next(iter(own.items()))
-        which = f"the study that was swept last here (planned {swept:%Y-%m-%d %H:%M} UTC)"
+    if not name and swept:
+        name, planned = next(iter(swept.items()))
+        which = f"the study that was swept last here (planned {planned:%Y-%m-%d %H:%M} UTC)"
     elif not name:
         name = committed if results.committed_plan(committed).is_file() else default_study(results)
         which = "the committed outcome, because none was swept here"
-    others = [other for other in [*own, *studies_of(results)] if other != name]
-    more = f" Others: {listing(list(dict.fromkeys(others)))}." if others else ""
+    others = dict.fromkeys(other for other in [*swept, *studies_of(results)] if other != name)
+    more = f" Others: {listing(list(others))}." if others else ""
     how = "`GRPOLAB_STUDY=NAME make notebooks` reads another, `GRPOLAB_RESULTS` names another results folder."
     return results, name, f"**This is `{name}`**, {which}, in `{results.root}`. {how}{more}"
 
 
-def own_studies(results: Results) -> dict[str, datetime]:
+def _swept_studies(results: Results) -> dict[str, datetime]:
     """Return the studies that are planned here and when, the newest first.
 
     Parts of a newer collection are left out, and single runs (`grpolab train`), which compare nothing.

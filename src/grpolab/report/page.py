@@ -20,16 +20,13 @@ import pandas as pd
 
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
-from grpolab.report import brief, html, provenance, screen
+from grpolab.report import brief, figures, html, provenance, screen, tables
 from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, standing
-from grpolab.report.figures import FIGURES
-from grpolab.report.figures import draw as draw_figure
 from grpolab.report.html import Picture
 from grpolab.report.load import StudyRuns, load
 from grpolab.report.regimes import find_unmet
 from grpolab.report.sentences import findings
 from grpolab.report.style import Manifest, cell_names, save
-from grpolab.report.tables import Table, checks, described, tables, verdicts
 from grpolab.report.text import begun, count, listing, markdown_table, spans
 from grpolab.vocabulary import COMPLETED, DAMAGED, OUTCOMES
 
@@ -55,15 +52,12 @@ class StudyPage:
 
     study: StudyRuns
     pictures: list[Picture]
-    tables: list[Table]
+    tables: list[tables.Table]
     tuning: Any = None  # `tuning.Section`; None of runs that others made
 
 
 def write(
-    results: Results,
-    study: str,
-    progress: Progress = lambda line: None,
-    diagnosis: Section = lambda studies: "",
+    results: Results, study: str, progress: Progress = lambda line: None, diagnosis: Section = lambda studies: ""
 ) -> Path:
     """Draw every figure, write every table and the report of a study; return the path of report.md.
 
@@ -78,27 +72,28 @@ def write(
     studies = [part.study for part in parts]
     first = brief.screen(studies, claims)
     screen.keep(results, study, state, studies, first)
-    picture = _verdict_picture(studies[-1], claims, output)
-    alone = len(parts) == 1
+    forest = import_module("grpolab.report.figures.comparison").write_verdicts(studies[-1], claims, output)
+    *included, whole = parts
+    links = [f"[{part.study.name}](pages/{part.study.name}.md): {part.study.plan['question']}" for part in included]
+    for part in included:
+        _write_page(part, [claim for claim in claims if claim.study == part.study.name], output)
+    pictures = [picture for part in parts for picture in part.pictures]
+    write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output))
     sections = [
-        f"# {study}\n\n{studies[-1].plan['question']}",
+        f"# {study}\n\n{whole.study.plan['question']}",
         COMMITTED if study == REFERENCE_STUDY else "",
         _other_version(studies),
         first,
-        _picture(*picture) if picture else "",
+        _picture(*forest) if forest else "",
         _preconditions(studies),
-        *(_write_runs(part) for part in parts if alone or part.study is studies[-1]),
-        _pages(parts[:-1]),
-        _tuning().join_sections([part.tuning for part in parts]),
+        _write_runs(whole),
+        _section("The studies, a page each", _bullets(links)),
+        import_module("grpolab.report.tuning").join_sections([part.tuning for part in parts]),
         diagnosis(studies),
         *provenance.section(studies),
         _missing(studies),
         *_verdicts(claims, output),
     ]
-    for part in parts[:-1]:
-        _write_page(part, [claim for claim in claims if claim.study == part.study.name], output)
-    pictures = [picture for part in parts for picture in part.pictures]
-    write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output))
     path = _write_report(sections, output)
     progress(f"\n{brief.plain(first)}\n")
     return path
@@ -110,7 +105,7 @@ def write_found(study: StudyRuns, output: Path, found: str, lacks: Sequence[str]
     In Markdown, `found` names the runs, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
     """
     pictures = _draw_figures([study], output, lambda line: None, shown=False)[study.name]
-    written = [kept for table in tables(study) if (kept := table.without_empty_columns)]
+    written = [kept for table in tables.tables(study) if (kept := table.without_empty_columns)]
     for table in written:
         table.write(output / "tables")
     sections = [
@@ -156,27 +151,25 @@ def _make(
     pictures, parts = _draw_figures(studies, output, progress, shown), list[StudyPage]()
     for study in studies:
         place = _place(study, studies)
-        written = tables(study) if len(study.cells) else []
+        written = tables.tables(study) if len(study.cells) else []
         for table in written:
             table.write(output / "tables" / place)
-        parts.append(StudyPage(study, pictures[study.name], written, _tuning().make_section(study, output, place)))
+        # Loaded by name: it draws with libraries of its own.
+        tuning = import_module("grpolab.report.tuning").make_section(study, output, place)
+        parts.append(StudyPage(study, pictures[study.name], written, tuning))
     return parts, claims
-
-
-def _tuning() -> Any:
-    """Load the report of tunings by name: it draws with libraries of its own."""
-    return import_module("grpolab.report.tuning")
-
-
-def _verdict_picture(study: StudyRuns, claims: Sequence[Claim], output: Path) -> Picture | None:
-    """Write the forest plot of the verdicts, which is loaded by name as all figures are."""
-    picture: Picture | None = import_module("grpolab.report.figures.verdicts").write_figure(study, claims, output)
-    return picture
 
 
 def _place(study: StudyRuns, studies: Sequence[StudyRuns]) -> Path:
     """Return the folder of a study's figures: included studies have folders of their own."""
     return Path() if study is studies[-1] else Path(study.name)
+
+
+_STUDIES: dict[str, StudyRuns] = {}  # that are drawn, in every process that draws
+
+
+def _keep_studies(studies: Sequence[StudyRuns]) -> None:
+    _STUDIES.update({study.name: study for study in studies})
 
 
 def _draw_figures(
@@ -186,30 +179,27 @@ def _draw_figures(
 
     The processes are started anew and are given the studies: a fork would copy the locks of this one's threads.
     """
-    chosen = studies[-1].plan.get("shown") if shown else None
+    only = studies[-1].plan.get("shown") if shown else None
+    names, folder = figures.FIGURES, Path("figures")
     wanted = [
-        (study, figure, Path("figures") / _place(study, studies) / f"{study.name}_{FIGURES[figure].name}.png")
+        (study.name, figure, folder / _place(study, studies) / f"{study.name}_{names[figure].name}.png")
         for study in studies
         for figure in study.plan["figures"]
-        if not chosen or study is studies[-1] or f"{study.name}.{figure}" in chosen
+        if not only or study is studies[-1] or f"{study.name}.{figure}" in only
     ]
+    _keep_studies(studies)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = min(cores, MOST_WORKERS) if len(wanted) >= MANY_FIGURES else 1
+    processes = ProcessPoolExecutor(workers, get_context("spawn"), _keep_studies, (studies,)) if workers > 1 else None
     drawn: dict[str, list[Picture]] = {study.name: [] for study in studies}
-    with (
-        _safe_path(),
-        ProcessPoolExecutor(workers, get_context("spawn"), _keep_studies, (studies,))
-        if workers > 1
-        else nullcontext() as pool,
-    ):
+    with _safe_path(), processes or nullcontext() as pool:
         futures = [
-            pool.submit(_draw_kept, study.name, figure, output / path) if pool else None
-            for study, figure, path in wanted
+            pool.submit(_draw_one, name, figure, output / path) if pool else None for name, figure, path in wanted
         ]
-        for number, (future, (study, figure, path)) in enumerate(zip(futures, wanted, strict=True), start=1):
-            progress(f"figure {number}/{len(wanted)}: {study.name} {figure}")
-            manifest = future.result() if future else _draw_one(study, figure, output / path)
-            drawn[study.name].append((manifest, path))
+        for number, (future, (name, figure, path)) in enumerate(zip(futures, wanted, strict=True), start=1):
+            progress(f"figure {number}/{len(wanted)}: {name} {figure}")
+            manifest = future.result() if future else _draw_one(name, figure, output / path)
+            drawn[name].append((manifest, path))
     return drawn
 
 
@@ -225,11 +215,11 @@ def _safe_path() -> Iterator[None]:
             del os.environ["PYTHONSAFEPATH"]
 
 
-def _draw_one(study: StudyRuns, figure: str, path: Path) -> Manifest:
+def _draw_one(study: str, figure: str, path: Path) -> Manifest:
     """Draw a figure and write it as PNG, PDF and manifest; nothing where the study lacks what it needs."""
-    drawing, manifest = draw_figure(study, figure)
+    picture, manifest = figures.draw(_STUDIES[study], figure)
     if manifest.numbers:
-        save(drawing, path.with_suffix(""))
+        save(picture, path.with_suffix(""))
         manifest.write(path.with_suffix(".json"))
     else:  # remove the picture of earlier runs
         for end in (".png", ".pdf", ".json"):
@@ -237,20 +227,14 @@ def _draw_one(study: StudyRuns, figure: str, path: Path) -> Manifest:
     return manifest
 
 
-_STUDIES: dict[str, StudyRuns] = {}  # in a process that draws
-
-
-def _keep_studies(studies: Sequence[StudyRuns]) -> None:
-    _STUDIES.update({study.name: study for study in studies})
-
-
-def _draw_kept(study: str, figure: str, path: Path) -> Manifest:
-    return _draw_one(_STUDIES[study], figure, path)
-
-
 def _blocks(blocks: Iterable[str]) -> str:
     """Join the blocks that are not empty, with an empty line between them."""
     return "\n\n".join(filter(None, blocks))
+
+
+def _section(title: str, *blocks: str) -> str:
+    """Return a section with its title; empty where all of its blocks are."""
+    return _blocks([f"## {title}", *blocks]) if any(blocks) else ""
 
 
 def _bullets(sentences: Iterable[str]) -> str:
@@ -263,50 +247,40 @@ def _other_version(studies: Sequence[StudyRuns]) -> str:
     versions = sorted({int(version) for runs in done for version in runs["results_version"].dropna()})
     if versions in ([], [RESULTS_VERSION]):
         return ""
-    theirs = listing([str(version) for version in versions])
     return (
-        f"**These runs are of results_version {theirs}, this program is of {RESULTS_VERSION}:** what it trains has"
-        " other numbers and is never drawn together with these; CHANGELOG.md says what changed."
+        f"**These runs are of results_version {listing([*map(str, versions)])}, this program is of {RESULTS_VERSION}:**"
+        " what it trains has other numbers and is never drawn together with these; CHANGELOG.md says what changed."
     )
 
 
 def _preconditions(studies: Sequence[StudyRuns]) -> str:
     """Warn at the top where studies fail their preconditions; else empty."""
     sentences = find_unmet(studies)
-    if not sentences:
-        return ""
-    failed = f"**{count(len(sentences), 'precondition')} not met**"
-    return f"{failed} (docs/regimes.md explains them; with more seeds they may be):\n\n{_bullets(sentences)}"
+    head = f"**{count(len(sentences), 'precondition')} not met** (docs/regimes.md explains them; with more seeds they"
+    return f"{head} may be):\n\n{_bullets(sentences)}" if sentences else ""
 
 
-def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> list[str]:
+def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> Iterator[str]:
     """Write every claim that was tested with its sentence, the checks, and what is only described; as tables too."""
-    kinds = {
-        "Verdicts": ([claim for claim in claims if claim.is_finding], verdicts),
-        "Checks": ([claim for claim in claims if claim.label == CHECK], checks),
-        "Described": ([claim for claim in claims if claim.verdict == DESCRIBED], described),
-    }
-    sections = []
-    for title, (of_kind, table_of) in kinds.items():
-        if not of_kind:
-            continue
-        table = table_of(of_kind)
-        if output:
-            table.write(output / "tables")
-        sentences = _bullets(f"{claim.study} {claim.sentence}" for claim in of_kind) if title == "Verdicts" else ""
-        sections.append(
-            _blocks([f"## {title}", table.caption, markdown_table(table.shown), sentences, _as_registered(of_kind)])
-        )
-    return sections
+    tested = [claim for claim in claims if claim.is_finding]
+    sentences = _bullets(f"{claim.study} {claim.sentence}" for claim in tested)
+    for title, of_kind, table_of, below in (
+        ("Verdicts", tested, tables.verdicts, sentences),
+        ("Checks", [claim for claim in claims if claim.label == CHECK], tables.checks, ""),
+        ("Described", [claim for claim in claims if claim.verdict == DESCRIBED], tables.described, ""),
+    ):
+        if of_kind:
+            table = table_of(of_kind)
+            if output:
+                table.write(output / "tables")
+            yield _section(title, table.caption, markdown_table(table.shown), below, _as_registered(of_kind))
 
 
 def _as_registered(claims: Sequence[Claim]) -> str:
     """List the registered words of claims of which the page says less; empty where there are none."""
-    words = {f"{claim.study} {claim.id}": claim.registered for claim in claims if claim.registered}
-    if not words:
-        return ""
+    words = _bullets(f"{claim.study} {claim.id}: {claim.registered}" for claim in claims if claim.registered)
     head = "As registered (above stands what was tested, which is less; the registered words decide nothing more):"
-    return f"{head}\n\n{_bullets(f'{name}: {text}' for name, text in words.items())}"
+    return f"{head}\n\n{words}" if words else ""
 
 
 def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:
@@ -325,15 +299,14 @@ def _write_runs(part: StudyPage, above: Path = Path()) -> str:
     brackets = BRACKETS.format(differences=differences, decided=decided)
     blocks = [_bullets(findings(study)), brackets] if has_cells else []
     for manifest, path in part.pictures:
-        if not manifest.numbers:
+        if manifest.numbers:
+            seeds = f" Seeds: {spans(manifest.seeds)}." if manifest.seeds else ""
+            blocks.append(_picture(manifest, above / path, seeds))
+        else:
             blocks.append(f"**{manifest.figure}.** {manifest.caption}")
-            continue
-        seeds = f" Seeds: {spans(manifest.seeds)}." if manifest.seeds else ""
-        blocks.append(_picture(manifest, above / path, seeds))
     for table in part.tables:
         blocks += [table.caption, markdown_table(table.shown)]
-    title = "What the runs show" if has_cells else "Analytic figures"
-    return _blocks([f"## {title}", *blocks]) if blocks else ""
+    return _section("What the runs show" if has_cells else "Analytic figures", *blocks)
 
 
 def _write_page(part: StudyPage, claims: Sequence[Claim], output: Path) -> None:
@@ -345,14 +318,6 @@ def _write_page(part: StudyPage, claims: Sequence[Claim], output: Path) -> None:
     write_text_atomic(page.with_suffix(".html"), html.from_markdown(text, page.parent, page.parents[1]))
 
 
-def _pages(parts: Sequence[StudyPage]) -> str:
-    """Link the page of each study of a collection."""
-    if not parts:
-        return ""
-    lines = [f"[{part.study.name}](pages/{part.study.name}.md): {part.study.plan['question']}" for part in parts]
-    return _blocks(["## The studies, a page each", _bullets(lines)])
-
-
 def _missing(studies: Sequence[StudyRuns]) -> str:
     """List every cell without a result, and every run that diverged or was stopped."""
     cells = pd.concat([study.cells for study in studies])
@@ -360,4 +325,4 @@ def _missing(studies: Sequence[StudyRuns]) -> str:
     reasons = cells.loc[cells["outcome"] == DAMAGED, "reason"].unique() if "reason" in cells else []
     head = f"{len(names.pop(COMPLETED))} of {count(len(cells), 'planned cell')} completed."
     lines = [f"{outcome} ({OUTCOMES[outcome]}): {', '.join(named)}" for outcome, named in names.items() if named]
-    return _blocks(["## What is missing", head, _bullets([*lines, *reasons])])
+    return _section("What is missing", head, _bullets([*lines, *reasons]))

@@ -45,29 +45,22 @@ def section(studies: Sequence[StudyRuns]) -> list[str]:
     with_cells, accuracy = [study for study in studies if len(study.cells)], runs["warm_start_accuracy"]
     machines = [json.loads(text) for text in sorted(runs["hardware"].dropna().unique())]
     unchecked = int(runs["journal_sha256"].isna().sum())
+    content = runs["content"].dropna() if "content" in runs else ()
     lines = [
         f"{count(len(runs), 'run')} for {count(sum(len(study.done) for study in studies), 'cell')},"
         f" {compute(runs)}{_period(studies, runs)}",
         f"commit {_distinct(runs['commit'])}" + (" (with uncommitted changes)" if runs["dirty"].any() else ""),
-        f"without a recorded hash of the journal, so that it was not checked: {count(unchecked, 'run')}"
-        if unchecked
-        else "",
+        unchecked and f"without a recorded hash of the journal, so that it was not checked: {count(unchecked, 'run')}",
         f"results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:12])}",
         f"Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",
         *("hardware: " + ", ".join(f"{key} {value}" for key, value in machine.items()) for machine in machines),
-        f"data and code of the user's: {_distinct(runs['content'])}"
-        if "content" in runs and runs["content"].notna().any()
-        else "",
+        len(content) and f"data and code of the user's: {_distinct(content)}",
         "seeds: " + "; ".join(f"{study.name} {', '.join(map(str, study.plan['seeds']))}" for study in with_cells),
         f"warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())},"
         " sampled on training prompts where each ended (a run's `start` is its first evaluation, on held-out prompts)",
     ]
-    return [
-        "## Provenance",
-        "\n".join(f"- {line}" for line in lines if line),
-        BITS,
-        *_reproduction(studies[-1], with_cells, runs),
-    ]
+    listed = "\n".join(f"- {line}" for line in lines if line)
+    return ["## Provenance", listed, BITS, *_reproduction(studies[-1], with_cells, runs)]
 
 
 def _period(studies: Sequence[StudyRuns], runs: pd.DataFrame) -> str:
@@ -96,10 +89,7 @@ def _reproduction(whole: StudyRuns, with_cells: Sequence[StudyRuns], runs: pd.Da
     commands = [f"grpolab sweep {named}{option}", f"grpolab report {named}"]
     commands = [f"git checkout {commit}", *commands] if commit else commands
     note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
-    return [
-        f"Reproduce (what has an outcome is not trained again):{note}",
-        "\n".join(["```", *commands, "```"]),
-    ]
+    return [f"Reproduce (what has an outcome is not trained again):{note}", "\n".join(["```", *commands, "```"])]
 
 
 def _distinct(column: pd.Series) -> str:

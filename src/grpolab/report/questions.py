@@ -1,8 +1,7 @@
-"""Hypotheses in numbers: their seeds, tasks and arms, the values of each, and the margins.
+"""Hypotheses in numbers: their seeds, tasks and arms, the values of each, and the margins. `claims.py` decides them.
 
 A hypothesis is one question for each combination of the levels that it leaves open. Its unit is the seed: the mean over
 tasks of the difference that a seed shows, each in units of the smallest difference that matters there (the margin).
-`claims.py` decides them.
 
 Letters: S seeds, T tasks, A arms.
 """
@@ -10,7 +9,7 @@ Letters: S seeds, T tasks, A arms.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from grpolab.quantities import GAINS, LABELS
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import by_cell
 from grpolab.report.registered import label as label_of
-from grpolab.report.statistics.looks import LOOKS
+from grpolab.report.statistics.looks import LOOKS, disagreement
 from grpolab.report.text import count, number
 from grpolab.vocabulary import DIVERGED, LOW_START, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS
 
@@ -33,12 +32,12 @@ _COLUMNS = ("seed", "arm", "outcome", "commit", "touched", "warm_start_accuracy"
 
 
 @dataclass(frozen=True)
-class AskedQuestion:
+class Question:
     """A hypothesis in one combination of the levels that it leaves open, with the numbers that decide it."""
 
     study: str
     hypothesis: Hypothesis
-    where: str
+    where: str  # the combination, as `stressed/1M`
     tasks: list[str]
     arms: list[str]
     values_STA: NDArray  # of the seeds that have all of them, in the order in which they are looked at
@@ -46,28 +45,52 @@ class AskedQuestion:
     looks: tuple[int, ...]
     family: str  # the registration, or the study; questions of one family are decided together
     label: str
-    why: str
-    void: str  # the reason why nothing can be decided
-    gaps: str  # a note about runs that ended early or are left out, and seeds that began low
+    why: str = ""
+    void: str = ""  # the reason why nothing can be decided
+    gaps: str = ""  # a note about runs that ended early or are left out, and seeds that began low
     score_name: str = ""  # the score in words; empty where the metric is no score
     start_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # a score's, NaN where arms begin apart
     gain_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # the baseline's, of the same seeds
 
     @property
+    def kind(self) -> str:
+        """The kind of its test: `label` counts runs, `trend` ranks levels, `mean` averages differences."""
+        is_label = self.hypothesis["metric"] in LABELS
+        return "label" if is_label else "trend" if self.hypothesis["trend"] else "mean"
+
+    @property
+    def is_equality(self) -> bool:
+        return bool(self.hypothesis["direction"] == "equal")
+
+    @property
     def logarithmic(self) -> bool:
-        """Return whether arms are compared as factors."""
-        return self.hypothesis["scale"] == "log"
+        """True if arms are compared as factors."""
+        return bool(self.hypothesis["scale"] == "log")
 
     @property
     def sign(self) -> float:
-        """Return 1 where the difference should be above 0, else -1."""
+        """1 where the difference should be above 0, else -1."""
         return -1.0 if self.hypothesis["direction"] == "less" else 1.0
 
     @property
     def beyond(self) -> float:
-        """Return the claimed distance beyond 0, on the tested scale."""
-        given = self.hypothesis["beyond"]
-        return float(np.log(given or 1)) if self.logarithmic else given
+        """The claimed distance beyond 0, on the tested scale."""
+        distance = self.hypothesis["beyond"]
+        return float(np.log(distance or 1)) if self.logarithmic else distance
+
+    @property
+    def pooled_beyond(self) -> float:
+        """The claimed distance in units of the margins, mean over tasks."""
+        return float((self.beyond / self.unit_T).mean())
+
+    @property
+    def has_margins(self) -> bool:
+        return bool(np.isfinite(self.margin_T).all())
+
+    @property
+    def unit_T(self) -> NDArray:
+        """The unit of a difference in each task: its margin where every task has one, else 1."""
+        return self.margin_T if self.has_margins else np.ones(len(self.tasks))
 
     def differences(self, n: int) -> NDArray:
         """Return the first arm minus the second (or 0) of the first n seeds, as logarithms if so tested; (n, T)."""
@@ -79,11 +102,6 @@ class AskedQuestion:
             difference = np.where(of == minus, 0.0, of - minus)
         return _rounded(difference, np.maximum(np.abs(of), np.abs(minus)) + self.logarithmic)
 
-    @property
-    def unit_T(self) -> NDArray:
-        """Return the unit of a difference in each task: its margin where every task has one, else 1."""
-        return self.margin_T if np.isfinite(self.margin_T).all() else np.ones(len(self.tasks))
-
     def pooled(self, n: int) -> NDArray:
         """Return one number a seed: the mean over tasks of its differences in units of the margins; (n,)."""
         d_ST = self.differences(n) / self.unit_T
@@ -91,6 +109,18 @@ class AskedQuestion:
             mean_S = d_ST.mean(axis=1)
         mean_S = np.where(np.isnan(mean_S), 0.0, mean_S)  # infinite in one task, the other way in another: a tie
         return _rounded(mean_S, np.abs(d_ST).max(axis=1))
+
+    def disagreement(self, n: int) -> float:
+        """Return p that all tasks have one effect in units of their margins; NaN for one task, or without means."""
+        d_ST = self.differences(n) / self.unit_T if self.kind == "mean" else np.full((n, 1), np.nan)
+        return disagreement(d_ST.T) if np.isfinite(d_ST).all() else np.nan
+
+    def as_claimed(self) -> NDArray:
+        """Return whether each seed shows the claim in each task; (S, T)."""
+        if self.kind == "trend":
+            return np.asarray((self.sign * np.diff(self.values_STA, axis=2) > 0).all(axis=2))
+        d_ST = self.differences(len(self.values_STA))
+        return np.asarray(np.abs(d_ST) < self.margin_T if self.is_equality else self.sign * d_ST > self.beyond)
 
 
 def _rounded(values: NDArray, of: NDArray) -> NDArray:
@@ -100,17 +130,46 @@ def _rounded(values: NDArray, of: NDArray) -> NDArray:
     return np.where(known, np.round(np.where(known, values, 0.0) * scale) / scale, values)
 
 
-def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: bool) -> Iterator[AskedQuestion]:
+def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: bool) -> Iterator[Question]:
     """Ask a hypothesis once for each combination of open levels that has all its arms in some task.
 
     `owner`: the study or collection that registers it; `decided`: it belongs to a family.
     """
     name = hypothesis["id"] if owner is study else f"{study.name}.{hypothesis['id']}"
-    entry = owner.plan.get("registered", {}).get(name)
+    entry = (owner.plan.get("registered") or {}).get(name)
+    looks = tuple((entry or owner.plan).get("looks") or LOOKS)
+    provided, metric = hypothesis["provided"] or {}, hypothesis["metric"]
+    family = "" if not decided or hypothesis["by_construction"] else entry["line"] if entry else owner.name
+    is_score = metric in GAINS and hypothesis["contrast"] and not hypothesis["range_over"]
     for where, here, tasks, arms in _combinations(study, hypothesis):
-        question = _question(study, hypothesis, where, here, tasks, arms, entry, owner)
-        family = "" if not decided or hypothesis["by_construction"] else entry["line"] if entry else owner.name
-        yield replace(question, family=family)
+        cells = here[here["arm"].isin(arms)]
+        deciding = here[here["arm"].isin({*arms, provided.get("of")})]
+        label = label_of(entry, {study.name, owner.name}, deciding)
+        if entry:
+            cells = cells[cells["seed"].isin(entry["seeds"])]
+        values = _values(hypothesis, here, cells, tasks, arms, entry)
+        values_STA = values.to_numpy(dtype=np.float64).reshape(len(values), len(tasks), len(arms))
+        # Margin and condition are those of the first look: later seeds must not change what was decided.
+        first = here[here["seed"].isin(values.index[: looks[0]])]
+        if entry:  # what has none is null in the registry
+            margin_T = np.array([entry["margins"].get(place) for place in _places(where, tasks)], dtype=np.float64)
+        else:
+            margin_T = np.array([_margin(study, hypothesis, first[first["task"] == task]) for task in tasks])
+        void = _condition_fails(study, hypothesis, first)
+        first_STA = values_STA[: looks[0]]
+        if len(first_STA) and len(arms) > 1 and metric not in LABELS and (first_STA == first_STA[..., :1]).all():
+            void = void or f"its arms have one value in each of {count(len(first_STA), 'seed')}"
+        if hypothesis["direction"] == "equal" and np.isnan(margin_T).any():
+            void = void or "where its baseline gains nothing, no difference is small"
+        score: dict[str, Any] = {}
+        if is_score and hypothesis["scale"] == "linear":
+            baseline, compared = here[here["arm"] == study.baseline], here[here["arm"].isin(arms)]
+            score["score_name"] = study.score_name
+            score["start_ST"] = _shared(study, compared, "start", values.index, tasks)
+            score["gain_ST"] = _shared(study, baseline, "gain", values.index, tasks)
+        gaps = _gaps(cells, values.index, entry)
+        numbers = (tasks, arms, values_STA, margin_T, looks)
+        yield Question(study.name, hypothesis, where, *numbers, family, *label, void, gaps, **score)
 
 
 def _combinations(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
@@ -128,10 +187,10 @@ def _combinations(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[st
     cells = cells.assign(
         where=["/".join(row) for row in cells[[f"factor/{f}" for f in open_]].to_numpy(dtype=str)],
         # Where tasks are what is compared, a seed has one number over all of them.
-        task=ALL_TASKS if plan["compare"] == "task" else cells.get("factor/task", cells["setting/task"]),
+        task=ALL_TASKS if plan["compare"] == "task" else cells.get("factor/task", cells.get("setting/task")),
     )
     for where, here in cells.groupby("where", sort=False):
-        has_all = here.groupby("task", sort=False)["arm"].agg(lambda found: set(arms) <= set(found))
+        has_all = here.groupby("task", sort=False)["arm"].agg(lambda present: set(arms) <= set(present))
         tasks = [str(task) for task in has_all.index[has_all]]
         of_arm = here[here["arm"].isin(arms)].groupby("arm")["task"].nunique()
         if not tasks and set(of_arm.index) == set(arms) and (of_arm == 1).all():
@@ -140,22 +199,13 @@ def _combinations(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[st
             yield str(where), here[here["task"].isin(tasks)], tasks, arms
 
 
-def _question(
-    study: StudyRuns,
-    hypothesis: Hypothesis,
-    where: str,
-    here: pd.DataFrame,
-    tasks: list[str],
-    arms: list[str],
-    entry: dict[str, Any] | None,
-    owner: StudyRuns,
-) -> AskedQuestion:
-    """Put a hypothesis in numbers. `here`: cells of the tasks with the metric as `value`; `entry`: its registration."""
-    cells = here[here["arm"].isin(arms)]
-    deciding = {*arms, (hypothesis["provided"] or {}).get("of")}
-    label, why = label_of(entry, {study.name, owner.name}, here[here["arm"].isin(deciding)])
-    if entry:
-        cells = cells[cells["seed"].isin(entry["seeds"])]
+def _values(
+    hypothesis: Hypothesis, here: pd.DataFrame, cells: pd.DataFrame, tasks: list[str], arms: list[str], entry: Any
+) -> pd.DataFrame:
+    """Return the values of the seeds that have all of them: a row a seed, a column for each task and arm in it.
+
+    `here`: cells of the tasks with the metric as `value`; `cells`: those of the arms; `entry`: the registration.
+    """
     if hypothesis["scale"] == "log":
         cells = cells.assign(value=cells["value"].where(cells["value"] >= 0))  # a negative number has no logarithm
     # A range over a factor is NaN where a level has no value: it would be too small. Else there is one run of a seed.
@@ -164,45 +214,39 @@ def _question(
     wide = values.unstack(["task", "arm"]).reindex(columns=pd.MultiIndex.from_product([tasks, arms]))
     if hypothesis["provided"]:  # a seed counts once its condition can be read, too
         of = here[here["arm"] == hypothesis["provided"]["of"]].groupby("seed")
-        readable = of["outcome"].agg(lambda found: found.isin(RESULTS).all()) & (of["task"].nunique() == len(tasks))
+        readable = of["outcome"].agg(lambda ends: ends.isin(RESULTS).all()) & (of["task"].nunique() == len(tasks))
         wide = wide[readable.reindex(wide.index, fill_value=False)]
     if entry:  # looks are at the first registered seeds: what comes after a gap waits
         wide = wide.reindex(sorted(entry["seeds"]))
         wide = wide[wide.notna().all(axis=1).cummin()]
-    wide = wide.dropna().sort_index()
-    diverged = int((cells["outcome"] == DIVERGED)[cells["seed"].isin(wide.index)].sum())
-    finished = cells["outcome"].isin(RESULTS).groupby(cells["seed"]).all()
-    valueless = len(set(finished.index[finished]) - set(wide.index)) if not entry else 0
-    waits = next((seed for seed in sorted(entry["seeds"]) if seed not in wide.index), None) if entry else None
+    return wide.dropna().sort_index()
+
+
+def _gaps(cells: pd.DataFrame, seeds: pd.Index, entry: Any) -> str:
+    """Name runs that diverged, seeds without a value, and seeds whose warm start did not take: those are kept.
+
+    `cells`: those of the arms; `seeds`: those that count; they were fixed before.
+    """
+    counted = cells[cells["seed"].isin(seeds)]
+    diverged = int((counted["outcome"] == DIVERGED).sum())
     gaps = f"; {count(diverged, 'run')} that diverged counted as far as they came" if diverged else ""
-    gaps += f"; {count(valueless, 'seed')} without a value of it" if valueless else ""
-    if waits in finished.index and finished[waits]:
-        asked = cells.groupby("seed").size()
+    finished = cells["outcome"].isin(RESULTS).groupby(cells["seed"]).all()
+    valueless = finished.index[finished].difference(seeds)
+    if len(valueless) and not entry:
+        gaps += f"; {count(len(valueless), 'seed')} without a value of it"
+    waits = next((seed for seed in sorted(entry["seeds"]) if seed not in seeds), None) if entry else None
+    if waits in valueless:
+        runs = cells.groupby("seed").size()
         stopped = f"no look goes past seed {waits}, of which not every arm was asked for"
         no_value = f"seed {waits} has no value of it, and no look goes past a seed"
-        gaps += f"; {stopped if asked[waits] < asked.max() else no_value}"
-    gaps += _low_starts(cells[cells["seed"].isin(wide.index)])
-    looks = tuple((entry or owner.plan).get("looks") or LOOKS)
-    # Margin and condition are those of the first look: later seeds must not change what was decided.
-    first = here[here["seed"].isin(wide.index[: looks[0]])]
-    if entry:  # what has none is null in the registry
-        margin_T = np.array([entry["margins"].get(place) for place in _places(where, tasks)], dtype=np.float64)
-    else:
-        margin_T = np.array([_margin(study, hypothesis, first[first["task"] == task]) for task in tasks])
-    values_STA = wide.to_numpy(dtype=np.float64).reshape(len(wide), len(tasks), len(arms))
-    question = AskedQuestion(
-        study.name, hypothesis, where, tasks, arms, values_STA, margin_T, looks, "", label, why, "", gaps
+        gaps += f"; {stopped if runs[waits] < runs.max() else no_value}"
+    starts = counted["warm_start_accuracy"].astype("float64").groupby([counted["task"], counted["seed"]]).min()
+    usual = starts.groupby("task").transform("median")
+    return gaps + "".join(
+        f"; the warm start of seed {seed} came to accuracy {start:.3f} on training prompts, the median seed's"
+        f" to {usual[task, seed]:.3f}"
+        for (task, seed), start in starts[starts < LOW_START * usual].items()
     )
-    is_score = hypothesis["metric"] in GAINS and hypothesis["contrast"] and not hypothesis["range_over"]
-    if is_score and hypothesis["scale"] == "linear":
-        compared, baseline = here[here["arm"].isin(arms)], here[here["arm"] == study.baseline]
-        start_ST = _shared(study, compared, "start", wide.index, tasks)
-        gain_ST = _shared(study, baseline, "gain", wide.index, tasks)
-        question = replace(question, score_name=study.score_name, start_ST=start_ST, gain_ST=gain_ST)
-    void = _condition_fails(study, hypothesis, first) or _nothing_differs(question, looks[0])
-    if hypothesis["direction"] == "equal" and np.isnan(margin_T).any():
-        void = void or "where its baseline gains nothing, no difference is small"
-    return replace(question, void=void)
 
 
 def _shared(study: StudyRuns, cells: pd.DataFrame, quantity: str, seeds: pd.Index, tasks: list[str]) -> NDArray:
@@ -212,59 +256,29 @@ def _shared(study: StudyRuns, cells: pd.DataFrame, quantity: str, seeds: pd.Inde
     return one.unstack("task").reindex(index=seeds, columns=tasks).to_numpy(dtype=np.float64)
 
 
-def _low_starts(cells: pd.DataFrame) -> str:
-    """Name seeds whose warm start did not take; they are kept, because the deciding seeds were fixed before."""
-    if cells.empty:
-        return ""
-    starts = cells["warm_start_accuracy"].astype("float64").groupby([cells["task"], cells["seed"]]).min()
-    usual = starts.groupby("task").transform("median")
-    low = starts[starts < LOW_START * usual]
-    return "".join(
-        f"; the warm start of seed {seed} came to accuracy {low[task, seed]:.3f} on training prompts, the median seed's"
-        f" to {usual[task, seed]:.3f}"
-        for task, seed in low.index
-    )
-
-
 def _margin(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
     """Return the smallest difference that matters in one task, on the tested scale; NaN: every one does."""
-    given = hypothesis["margin"]
+    margin = hypothesis["margin"]
     if hypothesis["scale"] == "log":
-        return float(np.log(given or MARGIN_FACTOR))
-    if given is None and hypothesis["metric"] in GAINS and not hypothesis["trend"]:
-        baseline = here[here["arm"] == study.baseline]
-        gain = by_cell(study, "gain")[baseline.index].mean()
-        return MARGIN_OF_GAIN * gain if gain > 0 else np.nan
-    return np.nan if given is None else given
+        return float(np.log(margin or MARGIN_FACTOR))
+    if margin is None and hypothesis["metric"] in GAINS and not hypothesis["trend"]:
+        gain = by_cell(study, "gain")[here.index[here["arm"] == study.baseline]].mean()
+        return float(MARGIN_OF_GAIN * gain) if gain > 0 else np.nan
+    return np.nan if margin is None else float(margin)
 
 
 def _condition_fails(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> str:
     """Say in which task the condition of the hypothesis does not hold; empty where it holds."""
-    condition = hypothesis["provided"]
-    if not condition:
+    if not (condition := hypothesis["provided"]):
         return ""
     of = here[here["arm"] == condition["of"]]
     means = by_cell(study, condition["metric"])[of.index].groupby(of["task"], sort=False).mean()
     for task, mean in means.items():
         if not mean > condition["above"]:
             measured = "not measured" if np.isnan(mean) else number(mean)
-            return (
-                f"its condition fails in {task}: `{condition['metric']}` of {condition['of']} is {measured}, not above"
-                f" {condition['above']:g}"
-            )
+            of_arm = f"`{condition['metric']}` of {condition['of']}"
+            return f"its condition fails in {task}: {of_arm} is {measured}, not above {condition['above']:g}"
     return ""
-
-
-def _nothing_differs(question: AskedQuestion, n: int) -> str:
-    """Say that arms have one value in each of the first n seeds: no number of seeds would decide it.
-
-    Empty for labels: a rare one may come with more seeds.
-    """
-    values_STA = question.values_STA[:n]
-    is_label = question.hypothesis["metric"] in LABELS
-    if not len(values_STA) or is_label or len(question.arms) == 1 or not (values_STA == values_STA[..., :1]).all():
-        return ""
-    return f"its arms have one value in each of {count(len(values_STA), 'seed')}"
 
 
 def margins(study: StudyRuns, hypothesis: Hypothesis) -> dict[str, float]:
@@ -274,7 +288,7 @@ def margins(study: StudyRuns, hypothesis: Hypothesis) -> dict[str, float]:
     constants, from seeds that decide nothing.
     """
     return {
-        place: float(_margin(study, hypothesis, here[here["task"] == task]))
+        place: _margin(study, hypothesis, here[here["task"] == task])
         for where, here, tasks, _ in _combinations(study, hypothesis)
         for place, task in zip(_places(where, tasks), tasks, strict=True)
     }

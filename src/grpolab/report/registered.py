@@ -27,7 +27,9 @@ def label(entry: dict[str, Any] | None, studies: set[str], cells: pd.DataFrame) 
     runs = cells[cells["outcome"].isin(RESULTS) & cells["seed"].isin(entry["seeds"])]
     if runs.empty:
         return EXPLORATORY, "none of its registered seeds has a result yet"
-    before = [commit for commit in runs["commit"].unique() if not _has(commit, entry["line"])]
+    before = [
+        commit for commit in runs["commit"].unique() if commit is None or entry["line"] not in registry_at(commit)
+    ]
     if before:
         commits = listing([str(commit)[:8] for commit in before], 3)
         return EXPLORATORY, f"runs of commit {commits} began without its registration"
@@ -36,10 +38,6 @@ def label(entry: dict[str, Any] | None, studies: set[str], cells: pd.DataFrame) 
     if edited := touched & {REGISTRY, *(f"experiments/{name}.yaml" for name in studies)}:
         return EXPLORATORY, f"{listing(sorted(edited))} had changes that were not committed when its runs began"
     return CONFIRMATORY, ""
-
-
-def _has(commit: str | None, line: str) -> bool:
-    return commit is not None and line in registry_at(commit)
 
 
 @lru_cache(maxsize=256)

@@ -33,14 +33,17 @@ def screen(results: Results, name: str) -> str:
     if _is_as_committed(results, name) and (text := _read(_committed_file(results, name), committed_state(results))):
         return text
     state = state_of(results, name)
-    if text := _read(_file(results, name), state):
-        return text
+    return _read(_file(results, name), state) or keep(results, name, state, *_compute(results, name))
+
+
+def _compute(results: Results, name: str) -> tuple[Sequence[StudyRuns], str]:
+    """Load and decide a study; return it with its screen in Markdown."""
     from grpolab.report import brief
     from grpolab.report.claims import decide
     from grpolab.report.load import load
 
     studies = load(results, name)
-    return keep(results, name, state, studies, brief.screen(studies, decide(studies)))
+    return studies, brief.screen(studies, decide(studies))
 
 
 def _read(file: Path, state: str) -> str | None:
@@ -55,32 +58,24 @@ def _is_as_committed(results: Results, name: str) -> bool:
     """Return whether a study is here only as the committed outcome has it: no plan and no run of its own."""
     if results.plan(name).exists() or not results.committed_plan(name).is_file():
         return False
-    signatures = {cell["signature"] for plan in plans_of(results, name) for cell in plan["cells"]}
-    return not any(results.run(signature).exists() for signature in signatures)
+    return not any(
+        results.run(cell["signature"]).exists() for plan in plans_of(results, name) for cell in plan["cells"]
+    )
 
 
 def committed_state(results: Results) -> str:
     """Return a hash of the committed outcome: its plans and tables."""
-    whole = hashlib.sha256()
-    for file in sorted([*results.reference.glob("plans/*.json"), *results.reference.glob("*.parquet")]):
-        whole.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    return whole.hexdigest()
+    return _hash_of(sorted([*results.reference.glob("plans/*.json"), *results.reference.glob("*.parquet")]))
 
 
 def write_committed(results: Results) -> list[Path]:
     """Write the screen of every committed study beside the committed outcome; return the files."""
-    from grpolab.report import brief
-    from grpolab.report.claims import decide
-    from grpolab.report.load import load
     from grpolab.report.reference import outcome_at
 
     alone, state, files = outcome_at(results.reference), committed_state(results), list[Path]()
     for plan in sorted(results.reference.glob("plans/*.json")):
-        studies = load(alone, plan.stem)
-        write_json_atomic(
-            _committed_file(results, plan.stem), _record(state, studies, brief.screen(studies, decide(studies)))
-        )
         files.append(_committed_file(results, plan.stem))
+        write_json_atomic(files[-1], _record(state, *_compute(alone, plan.stem)))
     return files
 
 
@@ -115,7 +110,12 @@ def state_of(results: Results, name: str) -> str:
         *sorted(results.reference.glob("*.parquet")),
         *sorted(Path(__file__).parents[1].rglob("*.py")),
     ]
-    whole = hashlib.sha256(repr([str(results.root), sys.version, *map(version, COMPUTED_BY)]).encode())
+    return _hash_of(files, repr([str(results.root), sys.version, *map(version, COMPUTED_BY)]))
+
+
+def _hash_of(files: Iterable[Path], words: str = "") -> str:
+    """Return a hash of some words and of the names and contents of files; one that cannot be read has none."""
+    whole = hashlib.sha256(words.encode())
     for path in files:
         try:
             with path.open("rb") as file:

@@ -25,22 +25,19 @@ def _in(facet: str) -> str:
 
 def _baseline_learns(study: StudyRuns) -> Iterator[str]:
     """Say whether the baseline learns: if it does not, arms differ by noise."""
-    gains = measure(study, "gain")
     for facet in study.facets:
-        gain = t_interval(at(gains, facet, study.baseline))
+        gain = t_interval(at(measure(study, "gain"), facet, study.baseline))
         if gain.n:
-            verdict = (
-                "learns" if gain.low > 0 else f"loses {study.score_name}" if gain.high < 0 else "is not shown to learn"
-            )
+            loses = f"loses {study.score_name}" if gain.high < 0 else "is not shown to learn"
             size = f"{estimate(*gain[:3], signed)} over its start ({count(gain.n, 'seed')})"
-            yield f"The baseline `{study.baseline}` {verdict}{_in(facet)}: {size}."
+            yield f"The baseline `{study.baseline}` {'learns' if gain.low > 0 else loses}{_in(facet)}: {size}."
 
 
 def _clipping_acts(study: StudyRuns) -> Iterator[str]:
     """Say how much the baseline clips: below about 1% a side, arms that differ in the clip range are the same arm."""
-    low, high = (means_after_first_step(study, f"clip/active_{side}_nz") for side in ("low", "high"))
+    shares = [means_after_first_step(study, f"clip/active_{side}_nz") for side in ("low", "high")]
     for facet in study.facets:
-        sides = [share_interval(at(values, facet, study.baseline)) for values in (low, high)]
+        sides = [share_interval(at(values, facet, study.baseline)) for values in shares]
         if sides[0].n:
             below, above = (estimate(*side[:3], percent) for side in sides)
             yield (
@@ -51,29 +48,28 @@ def _clipping_acts(study: StudyRuns) -> Iterator[str]:
 
 def _clip_is_zero(study: StudyRuns) -> Iterator[str]:
     """Say that the clip fraction is 0 before the first optimiser step on a batch, where every ratio is 1."""
-    if not {"clip/out_of_range", "iteration", "minibatch"} <= set(study.updates):
+    updates, cells = study.updates, study.done
+    if not {"clip/out_of_range", "iteration", "minibatch"} <= set(updates):
         return
-    first = study.updates[(study.updates["iteration"] == 0) & (study.updates["minibatch"] == 0)]
-    cells = study.done
     once = cells[cells["setting/num_iterations"] * cells["setting/num_minibatches"] == 1]
-    updates_of_once = study.updates[study.updates["signature"].isin(once["signature"])]
-    cases = {"At the first update on a batch": first}
-    if len(updates_of_once):
-        arms = ", ".join(f"`{arm}`" for arm in dict.fromkeys(once["arm"]))
-        cases[f"With one update per batch ({arms})"] = updates_of_once
-    for where, updates in cases.items():
-        share = updates["clip/out_of_range"]
-        size = f"{count(len(updates), 'update')} of {count(updates['signature'].nunique(), 'run')}"
+    arms = ", ".join(f"`{arm}`" for arm in dict.fromkeys(once["arm"]))
+    cases = {
+        "At the first update on a batch": updates[(updates["iteration"] == 0) & (updates["minibatch"] == 0)],
+        f"With one update per batch ({arms})": updates[updates["signature"].isin(once["signature"])],
+    }
+    for where, here in cases.items():
+        share = here["clip/out_of_range"]
+        size = f"{count(len(here), 'update')} of {count(here['signature'].nunique(), 'run')}"
         value = f"not 0 in {(share != 0).sum():,} of {size} (largest {number(share.max())})"
-        yield f"{where} the clip fraction is {f'exactly 0 in all {size}' if (share == 0).all() else value}."
+        if len(here):
+            yield f"{where} the clip fraction is {f'exactly 0 in all {size}' if (share == 0).all() else value}."
 
 
 def _reuse(study: StudyRuns) -> Iterator[str]:
     """Give clip fraction and final accuracy by num_iterations."""
     for metric, words in (("clip/active", "The clip fraction"), ("final_score", "Final accuracy")):
-        values = measure(study, metric)
         for facet in study.facets:
-            values_SL = by_setting(study, values, facet, "setting/num_iterations")
+            values_SL = by_setting(study, measure(study, metric), facet, "setting/num_iterations")
             if values_SL.shape[1] > 1:
                 means = ", ".join(number(mean) for mean in values_SL.mean())
                 passes = ", ".join(f"{mu:g}" for mu in values_SL)
@@ -102,17 +98,15 @@ def _ratio_levels(study: StudyRuns) -> Iterator[str]:
 
 def _unclipped(study: StudyRuns) -> Iterator[str]:
     """Compare the lost runs without clipping with those of the baseline."""
-    runs = measure(study, "lost")
     for facet in study.facets:
         for arm in study.cells.loc[study.cells["setting/kernel"] == "ratio", "arm"].unique():
-            both = [at(runs, facet, name) for name in (arm, study.baseline)]
-            if all(map(len, both)):
-                rate, base = (
-                    f"{int(lost.sum())} of {count(len(lost), 'run')}"
-                    f" (95%: {bounds(*wilson(int(lost.sum()), len(lost))[1:3])})"
-                    for lost in both
-                )
-                yield f"Without clipping (`{arm}`), {rate} are lost{_in(facet)}; of `{study.baseline}`, {base}."
+            rates = []
+            for lost in (at(measure(study, "lost"), facet, name) for name in (arm, study.baseline)):
+                if len(lost):
+                    interval = bounds(*wilson(int(lost.sum()), len(lost))[1:3])
+                    rates.append(f"{int(lost.sum())} of {count(len(lost), 'run')} (95%: {interval})")
+            if len(rates) == 2:
+                yield f"Without clipping (`{arm}`), {rates[0]} are lost{_in(facet)}; of `{study.baseline}`, {rates[1]}."
 
 
 def _against_baseline(study: StudyRuns) -> Iterator[str]:
@@ -120,13 +114,10 @@ def _against_baseline(study: StudyRuns) -> Iterator[str]:
     for metric, words in (("final_score", f"Final {study.score_name}"), ("entropy_last", "Entropy at the end")):
         values = measure(study, metric)
         for facet in study.facets:
-            base = at(values, facet, study.baseline)
-            pairs = {arm: difference(study, values, facet, arm, study.baseline) for arm in study.arms}
-            others = [
-                f"`{arm}` {estimate(*pair[:3], signed)}"
-                for arm, pair in sorted(pairs.items(), key=lambda item: -item[1].effect)
-                if arm != study.baseline and pair.n
-            ]
-            if others:
-                mean = number(base.mean())
-                yield f"{words}{_in(facet)}: `{study.baseline}` {mean}; against it {', '.join(others)}."
+            others = [arm for arm in study.arms if arm != study.baseline]
+            pairs = {arm: difference(study, values, facet, arm, study.baseline) for arm in others}
+            ranked = sorted((arm for arm in others if pairs[arm].n), key=lambda arm: -pairs[arm].effect)
+            if ranked:
+                mean = number(at(values, facet, study.baseline).mean())
+                listed = ", ".join(f"`{arm}` {estimate(*pairs[arm][:3], signed)}" for arm in ranked)
+                yield f"{words}{_in(facet)}: `{study.baseline}` {mean}; against it {listed}."

@@ -51,8 +51,8 @@ def run_quantities(
     }
     norms, spikes = column(updates, "grad_norm"), np.nan
     if "grad_norm" in updates and len(updates):
-        norm_R = _per_step(updates, "grad_norm", "max").astype(np.float64)
-        spikes = 100 * float(gradient_spikes(norm_R, thresholds).mean())
+        spikes = 100 * float(gradient_spikes(_per_step(updates, "grad_norm", "max"), thresholds).mean())
+    median, highest = (float(np.quantile(norms, q, method="nearest")) if len(norms) else np.nan for q in (0.5, 0.99))
     ratio, ess = largest(column(updates, "ratio/token_max")), -largest(-column(updates, "ratio/ess"))
     last_R = updates if _has_one_per_step(updates) else updates.groupby("rollout_step").tail(1)
     kl_old = mean(column(last_R, "kl_old/k3"))
@@ -77,9 +77,7 @@ def run_quantities(
         "below_start": bool(final < start - thresholds.below_start_errors * error),
         "spikes_per_100": spikes,
         "spiky": _label(spikes > thresholds.spikes_per_100, spikes),
-        "grad_norm_p50": float(np.quantile(norms, 0.5, method="nearest")) if len(norms) else np.nan,
-        "grad_norm_p99": float(np.quantile(norms, 0.99, method="nearest")) if len(norms) else np.nan,
-        "grad_norm_max": largest(norms),
+        **{"grad_norm_p50": median, "grad_norm_p99": highest, "grad_norm_max": largest(norms)},
         "ratio_max": ratio,
         "sequence_ratio_max": largest(column(updates, "ratio/sequence_max")),
         "ess_min": ess,
@@ -176,9 +174,7 @@ def mechanism_quantities(
 def _per_step(updates: pd.DataFrame, metric: str, how: Literal["max", "min", "mean"]) -> NDArray:
     """Reduce a metric over the updates of each rollout step; NaN without a value. Shape: (R,)."""
     values = updates.get(metric, pd.Series(np.nan, updates.index))
-    return (
-        values.to_numpy() if _has_one_per_step(updates) else values.groupby(updates["rollout_step"]).agg(how).to_numpy()
-    )
+    return (values if _has_one_per_step(updates) else values.groupby(updates["rollout_step"]).agg(how)).to_numpy()
 
 
 def _has_one_per_step(updates: pd.DataFrame) -> bool:

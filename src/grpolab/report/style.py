@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,10 +80,9 @@ class ArmStyle(NamedTuple):
 
 
 def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
-    """Return a style for each arm: fixed for known names, else a slot that follows from the name.
+    """Return a style for each arm: fixed for known names, else one that follows from the name.
 
-    Where two arms of one study would share a slot, the later one takes the next free slot (and a used one only when
-    there are more arms than slots).
+    Where two arms of one study would share a style, the later one takes the next free one, if any is left.
     """
     owners = {_KNOWN[arm]: arm for arm in reversed(arms) if arm in _KNOWN}  # of two that share a slot the first
     slots = {arm: slot for slot, arm in owners.items()}
@@ -119,44 +118,37 @@ def paper_style() -> Iterator[None]:
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.pdf without dates, so that drawing again gives the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]  # a stem may have a dot
-    paths[0].write_bytes(png(figure))
+    image, pdf = Path(f"{stem}.png"), Path(f"{stem}.pdf")  # a stem may have a dot
+    image.write_bytes(png(figure))
     figure.set_layout_engine("none")  # drawing the PNG laid it out
     with paper_style():
-        FigureCanvasPdf(figure).print_pdf(paths[1], metadata={"CreationDate": None})
-    return paths
+        FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
+    return [image, pdf]
 
 
 def png(figure: Figure) -> bytes:
-    """Return the figure as a PNG file in 256 colours, which take a third of the bytes of full colour.
-
-    It is drawn on the canvas itself: `savefig` would draw everything twice.
-    """
+    """Return the figure as a PNG file in 256 colours, which take a third of the bytes of full colour."""
     with paper_style(), BytesIO() as file:
         figure.set_dpi(DPI)
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()
+        canvas.draw()  # `savefig` would draw everything twice
         image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
         image.quantize(256, dither=Image.Dither.NONE).save(file, "png", optimize=True, dpi=(DPI, DPI))
         return file.getvalue()
 
 
-# One drawn series: labels (row, facet, arm, ...) and lists of equal length (x, mean, low, high, n); `seeds` maps a
-# seed to its list.
+# Labels (row, facet, arm, ...) and lists of equal length (x, mean, low, high, n); `seeds` maps a seed to its list.
 Series = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything needed to draw the figure again and to check it.
-
-    `alt` describes the picture for those who cannot see it; `numbers` are empty where the study lacks what it needs.
-    """
+    """Everything needed to draw the figure again and to check it."""
 
     figure: str
     study: str
     caption: str
-    alt: str
+    alt: str  # the picture in words, for those who cannot see it
     statistic: str
     seeds: list[int]
     commits: list[str]
@@ -167,16 +159,16 @@ class Manifest:
     stopped: list[str]
     missing: list[str]
     failed: list[str]
-    numbers: list[Series]
+    numbers: list[Series]  # empty where the study lacks what the figure needs
 
     def write(self, path: Path) -> Path:
         """Write it as JSON with five digits a number."""
-        write_text_atomic(path, json.dumps(_rounded(asdict(self)), allow_nan=False, ensure_ascii=False) + "\n")
+        write_text_atomic(path, json.dumps(_rounded(vars(self)), allow_nan=False, ensure_ascii=False) + "\n")
         return path
 
 
 def _notes(study: StudyRuns) -> Iterator[str]:
-    """Yield what a caption says of the study's runs."""
+    """Yield the sentences of a caption about the study's runs."""
     seeds = study.done.groupby("variant")["seed"].nunique()
     if seeds.nunique() > 1:  # looks add seeds to some: means are not over the same ones
         yield f"Variants have {seeds.min()} to {seeds.max()} seeds."

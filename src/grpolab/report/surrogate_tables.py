@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,35 +17,22 @@ Rows = list[dict[str, str | float]]
 SIGNS = (1.0, -1.0)
 
 
-def rule(
-    kernel: str,
-    epsilon: float = 0.2,
-    epsilon_high: float = 0.2,
-    delta: float | None = None,
-    options: Mapping[str, float] = MappingProxyType({}),
-) -> Objective:
-    """Return a surrogate with its range and its own numbers, for sequences of one token."""
-    return Objective.of(
-        "token", kernel, epsilon, epsilon_high, delta, "min_positive", "sequence_mean", 0.0, kernel_options=options
-    )
-
-
 CURVES = {
-    "no clip": rule("ratio"),
-    "clip 0.2 / 0.2": rule("clipped"),
-    "clip 0.2 / 0.28": rule("clipped", 0.2, 0.28),
-    "lower clip only": rule("clipped", 0.2, math.inf),
-    "clip 0.2 / 0.2, delta 2": rule("clipped", delta=2.0),
-    "cispo, cap 1.28": rule("cispo", 1.0, 0.28),
-    "sapo": rule("sapo", options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
-    "gmpo, one token": rule("gmpo", 0.4, 0.4),
+    "no clip": Objective.of("token", "ratio"),
+    "clip 0.2 / 0.2": Objective.of("token", "clipped", 0.2, 0.2),
+    "clip 0.2 / 0.28": Objective.of("token", "clipped", 0.2, 0.28),
+    "lower clip only": Objective.of("token", "clipped", 0.2, math.inf),
+    "clip 0.2 / 0.2, delta 2": Objective.of("token", "clipped", 0.2, 0.2, delta=2.0),
+    "cispo, cap 1.28": Objective.of("token", "cispo", 1.0, 0.28),
+    "sapo": Objective.of("token", "sapo", kernel_options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
+    "gmpo, one token": Objective.of("token", "gmpo", 0.4, 0.4),
 }
 # Rules that see the old probability by itself, beside rules that see only the ratio.
 SURFACES = {
     **{name: CURVES[name] for name in ("no clip", "clip 0.2 / 0.2", "cispo, cap 1.28")},
-    "aspo, cap 3": rule("aspo", options={"cap": 3.0}),
+    "aspo, cap 3": Objective.of("token", "aspo", kernel_options={"cap": 3.0}),
     "sapo": CURVES["sapo"],
-    "dppo, TV 0.2": rule("dppo_tv", options={"cap": math.inf}),
+    "dppo, TV 0.2": Objective.of("token", "dppo_tv", kernel_options={"cap": math.inf}),
 }
 
 
@@ -55,17 +42,14 @@ def curve_table(points: int = 301, largest: float = 3.0) -> Rows:
     It has the objective (minus the loss) of a token whose old probability is .25, and its weight, d objective / d
     log-prob.
     """
-    rows: Rows = []
     ratios_N = torch.linspace(0.01, largest, points, dtype=torch.double)
     old_N = torch.full_like(ratios_N, 0.25)
-    for curve, objective in CURVES.items():
-        for advantage in SIGNS:
-            objective_N, weight_N = objective_and_weight(objective, advantage, old_N.log(), (ratios_N * old_N).log())
-            rows += [
-                {"curve": curve, "advantage": advantage, "ratio": r, "objective": o, "weight": w}
-                for r, o, w in zip(ratios_N.tolist(), objective_N.tolist(), weight_N.tolist(), strict=True)
-            ]
-    return rows
+    return [
+        {"curve": curve, "advantage": advantage, "ratio": ratio, "objective": value, "weight": weight}
+        for curve, objective in CURVES.items()
+        for advantage in SIGNS
+        for ratio, value, weight in _points(ratios_N, objective, advantage, old_N, ratios_N * old_N)
+    ]
 
 
 def surface_table(points: int = 40) -> Rows:
@@ -73,17 +57,20 @@ def surface_table(points: int = 40) -> Rows:
 
     The probabilities are the middles of `points` equal parts of (0, 1); weights have six digits.
     """
-    rows: Rows = []
     middles_N = (torch.arange(points, dtype=torch.double) + 0.5) / points
-    old_N, new_N = torch.cartesian_prod(middles_N, middles_N).T
-    for name, objective in SURFACES.items():
-        for advantage in SIGNS:
-            _, weight_N = objective_and_weight(objective, advantage, old_N.log(), new_N.log())
-            rows += [
-                {"rule": name, "advantage": advantage, "old": old, "new": new, "weight": float(f"{weight:.6g}")}
-                for old, new, weight in zip(old_N.tolist(), new_N.tolist(), weight_N.tolist(), strict=True)
-            ]
-    return rows
+    places_N2 = torch.cartesian_prod(middles_N, middles_N)
+    return [
+        {"rule": name, "advantage": advantage, "old": old, "new": new, "weight": float(f"{weight:.6g}")}
+        for name, objective in SURFACES.items()
+        for advantage in SIGNS
+        for (old, new), _, weight in _points(places_N2, objective, advantage, *places_N2.T)
+    ]
+
+
+def _points(places_N: Tensor, objective: Objective, advantage: float, old_N: Tensor, new_N: Tensor) -> Iterator[Any]:
+    """Yield each place with the objective and its weight there, from probabilities; (N,) each."""
+    columns = places_N, *objective_and_weight(objective, advantage, old_N.log(), new_N.log())
+    yield from zip(*(column_N.tolist() for column_N in columns), strict=True)
 
 
 def objective_and_weight(objective: Objective, advantage: float, old_N: Tensor, new_N: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,33 +12,14 @@ import numpy as np
 import pandas as pd
 
 from grpolab.paths import write_text_atomic
+from grpolab.report import measures
 from grpolab.report.claims import Claim
 from grpolab.report.load import StudyRuns
-from grpolab.report.measures import (
-    at,
-    clip_ceiling,
-    difference,
-    mean_interval,
-    means_after_first_step,
-    measure,
-    run_means,
-    stability_table,
-)
 from grpolab.report.statistics.intervals import interquartile_range, sd_interval, share_interval, t_interval, worst_mean
 from grpolab.report.statistics.looks import ALPHA, LOOKS
 from grpolab.report.statistics.tests import wilson
-from grpolab.report.text import (
-    NONE,
-    OF_MEANS,
-    OF_SHARES,
-    bounds,
-    estimate,
-    markdown_table,
-    number,
-    percent,
-    probability,
-    signed,
-)
+from grpolab.report.text import NONE, OF_MEANS, OF_SHARES, bounds, estimate, markdown_table, number, percent, signed
+from grpolab.report.text import probability as p_value
 from grpolab.vocabulary import MARGIN_FACTOR, MARGIN_OF_GAIN
 
 Row = dict[str, Any]
@@ -61,13 +42,12 @@ class Table:
 
     def write(self, folder: Path) -> None:
         """Write `folder`/name.csv, .md and .tex (which needs the LaTeX package booktabs)."""
-        latex = self.shown.replace("`", "", regex=True).style.hide(axis="index").format(escape="latex")
-        latex = latex.format_index(escape="latex", axis="columns")
+        style = self.shown.replace("`", "", regex=True).style.hide(axis="index").format(escape="latex")
         caption = re.sub(r"([%_&#$])", r"\\\1", self.caption.replace("`", ""))
         texts = {
             "csv": self.numbers.to_csv(index=False, float_format="%.6g"),
             "md": f"{self.caption}\n\n{markdown_table(self.shown)}\n",
-            "tex": latex.to_latex(hrules=True, caption=caption),
+            "tex": style.format_index(escape="latex", axis="columns").to_latex(hrules=True, caption=caption),
         }
         for suffix, text in texts.items():
             write_text_atomic(folder / f"{self.name}.{suffix}", text)
@@ -88,8 +68,8 @@ def verdicts(claims: Sequence[Claim]) -> Table:
             "metric": claim.metric,
             "effect [interval of the decision]": claim.size,
             "seeds": claim.n,
-            "Holm p": probability(claim.adjusted_p),
-            "q": probability(claim.q),
+            "Holm p": p_value(claim.adjusted_p),
+            "q": p_value(claim.q),
             "margin / sd": number(claim.margin_sds),
             "verdict": claim.found,
             "label": claim.label,
@@ -135,20 +115,22 @@ def _listed(name: str, caption: str, claims: Sequence[Claim], title: str, keys: 
 
 def _numbers_of(claims: Sequence[Claim]) -> pd.DataFrame:
     """Return every field of the claims but their sentences, lists as words."""
-    rows = [{key: value for key, value in vars(claim).items() if key not in ("tasks", "sentence")} for claim in claims]
-    for row, claim in zip(rows, claims, strict=True):
-        row["flags"] = "; ".join(claim.flags)
-        row["tasks"] = "; ".join(f"{task.task} {task.text}" for task in claim.tasks)
+    rows = []
+    for claim in claims:
+        row = {key: value for key, value in vars(claim).items() if key not in ("tasks", "sentence")}
+        tasks = "; ".join(f"{task.task} {task.text}" for task in claim.tasks)
+        rows.append(row | {"flags": "; ".join(claim.flags), "tasks": tasks})
     return pd.DataFrame(rows)
 
 
 def scores(study: StudyRuns) -> Table:
     """Give final score, gain and paired difference to the baseline, with t-intervals: description, no verdict."""
-    final, gain = measure(study, "final_score"), measure(study, "gain")
+    final, gain = measures.measure(study, "final_score"), measures.measure(study, "gain")
 
     def row(facet: str, arm: str) -> tuple[int, Row, Row]:
-        score, gained = mean_interval(study, "final_score", at(final, facet, arm)), t_interval(at(gain, facet, arm))
-        minus = difference(study, final, facet, arm, study.baseline)
+        score = measures.mean_interval(study, "final_score", measures.at(final, facet, arm))
+        gained = t_interval(measures.at(gain, facet, arm))
+        minus = measures.difference(study, final, facet, arm, study.baseline)
         numbers = (
             {"final_score": score.mean, "final_low": score.low, "final_high": score.high}
             | {"gain": gained.mean, "gain_low": gained.low, "gain_high": gained.high}
@@ -172,20 +154,16 @@ def scores(study: StudyRuns) -> Table:
 
 def dispersion(study: StudyRuns) -> Table:
     """Say how much the runs of an arm differ, what its worst fifth is, and how much a run wavers by itself."""
-    final, area, jitter = (measure(study, metric) for metric in ("final_score", "mean_score", "jitter"))
+    final, area, jitter = (measures.measure(study, metric) for metric in ("final_score", "mean_score", "jitter"))
     titles = ("IQR", "mean of the worst fifth", "mean over all evaluations", "jitter within a run")
 
     def row(facet: str, arm: str) -> tuple[int, Row, Row]:
-        scores_S = at(final, facet, arm).dropna()
-        spread = sd_interval(scores_S)
-        values = {
-            "iqr": interquartile_range(scores_S.to_numpy()) if len(scores_S) else np.nan,
-            "worst_fifth": worst_mean(scores_S),
-            "mean_score": float(at(area, facet, arm).mean()),
-            "jitter": float(at(jitter, facet, arm).mean()),
-        }
-        numbers = {"sd": spread.mean, "sd_low": spread.low, "sd_high": spread.high} | values
+        scores_S = measures.at(final, facet, arm).dropna()
+        spread, iqr = sd_interval(scores_S), interquartile_range(scores_S.to_numpy())
+        means = [float(measures.at(values, facet, arm).mean()) for values in (area, jitter)]
+        values = {"iqr": iqr, "worst_fifth": worst_mean(scores_S), "mean_score": means[0], "jitter": means[1]}
         written = dict(zip(titles, map(number, values.values()), strict=True))
+        numbers = {"sd": spread.mean, "sd_low": spread.low, "sd_high": spread.high} | values
         return len(scores_S), numbers, {"sd over seeds": estimate(*spread[:3])} | written
 
     caption = (
@@ -215,7 +193,7 @@ _LABELS = {"collapsed": "collapsed", "diverged": "diverged", "stopped": "stopped
 
 def stability(study: StudyRuns) -> Table:
     """Give rates of the labels (collapsed, diverged, ...), and the worst or mean of each stability quantity."""
-    runs = stability_table(study)
+    runs = measures.stability_table(study)
 
     def row(facet: str, arm: str) -> tuple[int, Row, Row]:
         of_arm = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
@@ -246,22 +224,22 @@ def stability(study: StudyRuns) -> Table:
 def clipping(study: StudyRuns) -> Table:
     """Give clip fractions: over all updates, and over those that can clip (all but the first on each batch)."""
     columns = {
-        "clip/active": ("clipped, all updates", run_means(study, "clip/active")),
-        "ceiling": ("its ceiling", clip_ceiling(study)),
-        "clip/out_of_range": ("out of range", run_means(study, "clip/out_of_range")),
-        "clip/capped": ("capped, gradient kept", run_means(study, "clip/capped")),
-        "low_nz": ("below, after first, A≠0", means_after_first_step(study, "clip/active_low_nz")),
-        "high_nz": ("above, after first, A≠0", means_after_first_step(study, "clip/active_high_nz")),
-        "cf/token_0.2": ("token ratio at .2 would clip", run_means(study, "cf/token_0.2")),
-        "cf/sequence_0.2": ("sequence ratio at .2 would clip", run_means(study, "cf/sequence_0.2")),
+        "clip/active": ("clipped, all updates", measures.run_means(study, "clip/active")),
+        "ceiling": ("its ceiling", measures.clip_ceiling(study)),
+        "clip/out_of_range": ("out of range", measures.run_means(study, "clip/out_of_range")),
+        "clip/capped": ("capped, gradient kept", measures.run_means(study, "clip/capped")),
+        "low_nz": ("below, after first, A≠0", measures.means_after_first_step(study, "clip/active_low_nz")),
+        "high_nz": ("above, after first, A≠0", measures.means_after_first_step(study, "clip/active_high_nz")),
+        "cf/token_0.2": ("token ratio at .2 would clip", measures.run_means(study, "cf/token_0.2")),
+        "cf/sequence_0.2": ("sequence ratio at .2 would clip", measures.run_means(study, "cf/sequence_0.2")),
     }
 
     def row(facet: str, arm: str) -> tuple[int, Row, Row]:
-        means = {name: share_interval(at(values, facet, arm)) for name, (_, values) in columns.items()}
+        means = {name: share_interval(measures.at(values, facet, arm)) for name, (_, values) in columns.items()}
         ends = ("mean", "low", "high")
         numbers = {f"{name} {end}": getattr(mean, end) for name, mean in means.items() for end in ends}
         shown = {columns[name][0]: estimate(*mean[:3], percent) for name, mean in means.items()}
-        return max(len(at(values, facet, arm)) for _, values in columns.values()), numbers, shown
+        return max(len(measures.at(values, facet, arm)) for _, values in columns.values()), numbers, shown
 
     caption = (
         "share of tokens that clipping silenced, or would have; mean over seeds [95%"

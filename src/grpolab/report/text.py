@@ -40,7 +40,6 @@ def begun(text: str) -> str:
 
 
 def signed(value: float) -> str:
-    """Write a number with its sign."""
     return f"+{number(value)}" if value > 0 else number(value)
 
 
@@ -50,12 +49,10 @@ def bounds(low: float, high: float, form: Callable[[float], str] = number) -> st
 
 
 def estimate(mean: float, low: float, high: float, form: Callable[[float], str] = number) -> str:
-    """Write `mean [low, high]`."""
     return form(mean) if math.isnan(low) else f"{form(mean)} {bounds(low, high, form)}"
 
 
 def probability(p: float) -> str:
-    """Write a p-value."""
     if math.isnan(p):
         return NONE
     return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1"
@@ -68,13 +65,12 @@ def p_equals(p: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Write a share in percent."""
     return NONE if math.isnan(value) else f"{number(100 * value)}%"
 
 
 def count(n: int, noun: str) -> str:
     """Write `1 run`, `3 runs`."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def listing(words: Sequence[str], limit: int = 6) -> str:

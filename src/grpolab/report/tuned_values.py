@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, mean_interval, measure
 from grpolab.report.statistics.intervals import Interval
 from grpolab.report.statistics.tests import Difference, holm, paired_difference
-from grpolab.report.style import QUIET, Manifest, arm_styles, manifest
+from grpolab.report.style import QUIET, Manifest, arm_styles, manifest, paper_style
 from grpolab.report.tables import Table
 from grpolab.report.text import NONE, OF_MEANS, estimate, number, probability, signed
 
@@ -56,18 +57,13 @@ def compare(study: StudyRuns) -> list[ArmAtBoth]:
                 continue
             pair = {COMMON: facets[common, where], TUNED: facets[level, where]}
             scores = {arm: {end: at(final, facet, arm) for end, facet in pair.items()} for arm in study.arms}
-            rows += [
-                ArmAtBoth(
-                    place=" · ".join(filter(None, [where, level if len(tuned) > 1 else ""])),
-                    arm=arm,
-                    scores=ends,
-                    means={end: mean_interval(study, "final_score", values) for end, values in ends.items()},
-                    gain=paired_difference(ends[TUNED], ends[COMMON]),
-                    lead={end: paired_difference(ends[end], scores[study.baseline][end]) for end in ends},
-                    overrides=", ".join(tuning["arms"].get(arm, {}).get("overrides", [])),
-                )
-                for arm, ends in scores.items()
-            ]
+            place = " · ".join(filter(None, [where, level if len(tuned) > 1 else ""]))
+            for arm, ends in scores.items():
+                means = {end: mean_interval(study, "final_score", values) for end, values in ends.items()}
+                lead = {end: paired_difference(ends[end], scores[study.baseline][end]) for end in ends}
+                gain = paired_difference(ends[TUNED], ends[COMMON])
+                overrides = ", ".join(tuning["arms"].get(arm, {}).get("overrides", []))
+                rows.append(ArmAtBoth(place, arm, ends, means, gain, lead, overrides))
     return rows
 
 
@@ -75,25 +71,21 @@ def table(study: StudyRuns, rows: list[ArmAtBoth]) -> Table:
     """Scores at both values, their paired difference (Holm over the arms), and each arm's lead over the baseline."""
     numbers, shown = [], []
     for row, p in zip(rows, holm([row.gain.p for row in rows]), strict=True):
-        estimates = {f"score_{end}": mean for end, mean in row.means.items()} | {"gain": row.gain}
-        estimates |= {f"lead_{end}": lead for end, lead in row.lead.items()}
+        estimates = {f"score_{end}": mean[:3] for end, mean in row.means.items()} | {"gain": row.gain[:3]}
+        estimates |= {f"lead_{end}": lead[:3] for end, lead in row.lead.items()}
+        ends = {name + end: of[n] for name, of in estimates.items() for n, end in enumerate(("", "_low", "_high"))}
+        leads = {
+            f"minus {study.baseline}, {end}": NONE if row.arm == study.baseline else estimate(*lead[:3], signed)
+            for end, lead in row.lead.items()
+        }
         numbers.append(
             {"where": row.place, "arm": row.arm, "tuned_values": row.overrides, "pairs": row.gain.n}
-            | {
-                f"{name}{suffix}": value
-                for name, interval in estimates.items()
-                for suffix, value in zip(("", "_low", "_high"), interval[:3], strict=True)
-            }
-            | {"p": row.gain.p, "p_holm": p}
+            | {**ends, "p": row.gain.p, "p_holm": p}
         )
         shown.append(
             {"where": row.place, "arm": row.arm, "tuned values": row.overrides, "seeds": row.gain.n}
             | {end: estimate(*mean[:3]) for end, mean in row.means.items()}
-            | {"tuned minus common": estimate(*row.gain[:3], signed), "Holm p": probability(p)}
-            | {
-                f"minus {study.baseline}, {end}": NONE if row.arm == study.baseline else estimate(*lead[:3], signed)
-                for end, lead in row.lead.items()
-            }
+            | {"tuned minus common": estimate(*row.gain[:3], signed), "Holm p": probability(p), **leads}
         )
     caption = (
         f"{study.name}: final score (`{study.metric}`) of each arm at common and at tuned values, on seeds that chose"
@@ -113,16 +105,27 @@ def sentences(rows: Sequence[ArmAtBoth]) -> Iterator[str]:
         gains = [f"`{row.arm}` {estimate(*row.gain[:3], signed)}" for row in here]
         yield f"Tuned minus common values{place}, paired by seed: {'; '.join(gains)}."
         ranked = {end: sorted(here, key=lambda row: -row.means[end].mean) for end in (COMMON, TUNED)}
-        means = {
-            end: ", ".join(f"`{row.arm}` {number(row.means[end].mean)}" for row in best_first)
+        common, tuned = (
+            ", ".join(f"`{row.arm}` {number(row.means[end].mean)}" for row in best_first)
             for end, best_first in ranked.items()
-        }
+        )
         same = "the same order" if ranked[COMMON] == ranked[TUNED] else "another order"
-        yield f"Order of the means{place}: {means[COMMON]} at common values; {means[TUNED]} at tuned ones ({same})."
+        yield f"Order of the means{place}: {common} at common values; {tuned} at tuned ones ({same})."
 
 
 def draw(study: StudyRuns, rows: list[ArmAtBoth]) -> tuple[Figure, Manifest]:
     """Draw each arm's score at common (hollow) and tuned values, and the paired difference, one line per arm."""
+    caption = (
+        "Final score of each arm at common (hollow) and at tuned values, on seeds that chose neither; and what tuning"
+        " gives each arm."
+    )
+    with paper_style():
+        figure, numbers = _draw(study, rows)
+    statistic = f"{MEAN}, differences paired by seed; dots are seeds"
+    return figure, manifest(study, "tuned_values", caption, statistic, numbers)
+
+
+def _draw(study: StudyRuns, rows: list[ArmAtBoth]) -> tuple[Figure, list[dict[str, Any]]]:
     places, titles = list(dict.fromkeys(row.place for row in rows)), ["final score", "tuned minus common"]
     figure, grid = panel_grid(places, titles, height=0.45 + 0.32 * len(study.arms), share_x=False)
     styles, numbers = arm_styles(study.arms), []
@@ -149,10 +152,4 @@ def draw(study: StudyRuns, rows: list[ArmAtBoth]) -> tuple[Figure, Manifest]:
         score.set_yticks(range(len(here)), [row.arm for row in here])
         score.set_ylim(len(here) - 0.5, -0.5)
     note_gaps(figure, study)
-    caption = (
-        "Final score of each arm at common (hollow) and at tuned values, on seeds that chose neither; and what tuning"
-        " gives each arm."
-    )
-    return figure, manifest(
-        study, "tuned_values", caption, f"{MEAN}, differences paired by seed; dots are seeds", numbers
-    )
+    return figure, numbers

@@ -24,18 +24,16 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, write_text_atomic
 from grpolab.report import tuned_values
 from grpolab.report.load import StudyRuns
-from grpolab.report.style import QUIET, Manifest, paper_style, save
+from grpolab.report.style import QUIET, Manifest, save
 from grpolab.report.tables import Table
 from grpolab.report.text import NONE, begun, count, listing, markdown_table, number, percent
-from grpolab.run_files import read_object
+from grpolab.run_files import Record, read_object
 from grpolab.vocabulary import COMPLETE, DIVERGED, FAILED, PRUNED, RUNNING
 
 FORMAT = 1
 ENDED = (COMPLETE, PRUNED, DIVERGED)  # a failed trial is made up for, so it is no part of the budget
 FEWEST = 5  # complete trials: importances of fewer fit noise
 STATES = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
-
-Record = dict[str, Any]
 
 
 # --- the trials -----------------------------------------------------------------------------------------------------
@@ -66,10 +64,6 @@ class TrialTable:
         """Return the trials of an arm that are in one of some states."""
         return self.trials[(self.trials["arm"] == arm) & self.trials["state"].isin(states)]
 
-    def best(self, arm: str) -> list[int]:
-        """Return the number of the arm's best trial; with several objectives its front, the chosen one first."""
-        return self.document["best"].get(arm, [])
-
     def optuna_study(self, arm: str) -> optuna.Study:
         """Return the arm's trials as an Optuna study in memory, for Optuna's plots; diverged ones have no value."""
         space: dict[str, BaseDistribution] = {
@@ -78,21 +72,14 @@ class TrialTable:
             else FloatDistribution(bounds["low"], bounds["high"], log=bool(bounds.get("log")))
             for key, bounds in self.document["arms"][arm]["space"].items()
         }
-        study = optuna.create_study(
-            study_name=arm, directions=[goal["direction"] for goal in self.document["objectives"]]
-        )
+        directions = [goal["direction"] for goal in self.document["objectives"]]
+        study, steps = optuna.create_study(study_name=arm, directions=directions), self.document["rollout_steps"]
         for trial in self.of(arm, *ENDED).itertuples():
             curves = [points for _, points in sorted(trial.intermediate.items())]
-            steps = self.document["rollout_steps"]
-            study.add_trial(
-                create_trial(
-                    state=STATES.get(trial.state, TrialState.FAIL),
-                    params=trial.values,
-                    distributions=space,
-                    values=[trial.scores[metric] for metric in self.metrics] if trial.state == COMPLETE else None,
-                    intermediate_values={n * steps + at: v for n, curve in enumerate(curves) for at, v in curve},
-                )
-            )
+            seen = {n * steps + at: value for n, curve in enumerate(curves) for at, value in curve}
+            values = [trial.scores[metric] for metric in self.metrics] if trial.state == COMPLETE else None
+            kept = {"params": trial.values, "distributions": space, "values": values, "intermediate_values": seen}
+            study.add_trial(create_trial(state=STATES.get(trial.state, TrialState.FAIL), **kept))
         return study
 
 
@@ -104,21 +91,16 @@ def load_trials(results: Results, study: str) -> TrialTable:
         raise RequestError(f"study={study} has no trials in {path}: run `grpolab tune {study}` first")
     if document.get("format") != FORMAT:
         raise RequestError(f"{path} has format {document.get('format')}, this program reads format {FORMAT}")
+    columns = ["arm", "number", "state", "reason", "full", "decided", "run", "values", "scores"]
     rows = [
-        {
-            **trial,
-            **trial["optimizer_steps"],
-            "run": trial["timing"]["optimizer_steps"],
-            "reason": trial["reason"] or "",
-            "scores": {metric: _finite(score["mean"]) for metric, score in trial["scores"].items()},
-        }
+        trial
+        | trial["optimizer_steps"]
+        | {"run": trial["timing"]["optimizer_steps"], "reason": trial["reason"] or ""}
+        | {"scores": {metric: _finite(score["mean"]) for metric, score in trial["scores"].items()}}
         for trial in document["trials"]
         if trial["state"] != RUNNING
     ]
-    columns = ["arm", "number", "state", "reason", "full", "decided", "run"]
-    return TrialTable(
-        document, pd.DataFrame(rows, columns=[*columns, "values", "scores", "intermediate", "signatures"])
-    )
+    return TrialTable(document, pd.DataFrame(rows, columns=[*columns, "intermediate", "signatures"]))
 
 
 def _finite(value: Any) -> float:
@@ -128,39 +110,37 @@ def _finite(value: Any) -> float:
 
 def budget(tuning: TrialTable) -> Table:
     """Per arm: its trials by how they ended, the optimiser steps that pruning saved, the best trial and its score."""
-    rows, asked, metric = [], tuning.document["trials_per_arm"], tuning.metrics[0]
+    document, metric = tuning.document, tuning.metrics[0]
+    numbers, shown, asked = list[Record](), list[Record](), document["trials_per_arm"]
     for arm in tuning.arms:
-        ended, best = tuning.of(arm, *ENDED), tuning.best(arm)[:1]
-        scores = [scores[metric] for scores in ended.loc[ended["number"].isin(best), "scores"]]
+        ended = tuning.of(arm, *ENDED)
+        states = {state: len(tuning.of(arm, state)) for state in (COMPLETE, PRUNED, DIVERGED, FAILED)}
         full, decided, run = ended[["full", "decided", "run"]].sum().astype(int)
-        rows.append(
-            {"arm": arm, "trials": len(ended), "asked": asked}
-            | {state: len(tuning.of(arm, state)) for state in (COMPLETE, PRUNED, DIVERGED, FAILED)}
-            | {"full": full, "decided": decided, "run": run, "saved": 1 - decided / full if full else np.nan}
-            | {"best": best[0] if best else np.nan, "score": scores[0] if scores else np.nan}
+        saved = 1 - decided / full if full else np.nan
+        # With several objectives the file lists the arm's front, and first of it the trial that is used.
+        best = next(iter(document["best"].get(arm, [])), np.nan)
+        score = next((scores[metric] for scores in ended.loc[ended["number"] == best, "scores"]), np.nan)
+        numbers.append(
+            {"arm": arm, "trials": len(ended), "asked": asked, **states, "full": full, "decided": decided, "run": run}
+            | {"saved": saved, "best": best, "score": score}
         )
-    numbers = pd.DataFrame(rows)
-    shown = numbers[["arm"]].assign(
-        **{"trials": [f"{row.trials} of {asked}" for row in numbers.itertuples()]},
-        **{state: numbers[state] for state in (COMPLETE, PRUNED, DIVERGED, FAILED)},
-        **{"optimiser steps": [f"{row.decided:,} of {row.full:,}" for row in numbers.itertuples()]},
-        **{"saved": numbers["saved"].map(percent)},
-        **{"best trial": [NONE if np.isnan(best) else f"{best:.0f}" for best in numbers["best"]]},
-        **{metric: numbers["score"].map(number)},
-    )
+        shown.append(
+            {"arm": arm, "trials": f"{len(ended)} of {asked}", **states}
+            | {"optimiser steps": f"{decided:,} of {full:,}", "saved": percent(saved)}
+            | {"best trial": NONE if np.isnan(best) else f"{best:.0f}", metric: number(score)}
+        )
     caption = (
-        f"{tuning.document['study']}: {asked} trials for every arm ({tuning.document['sampler']['name']}, pruner"
-        f" {tuning.document['pruner']['name']}). `saved`: share of the optimiser steps that pruned trials did not need."
+        f"{document['study']}: {asked} trials for every arm ({document['sampler']['name']}, pruner"
+        f" {document['pruner']['name']}). `saved`: share of the optimiser steps that pruned trials did not need."
     )
-    return Table("tuning_budget", caption, numbers, shown)
+    return Table("tuning_budget", caption, pd.DataFrame(numbers), pd.DataFrame(shown))
 
 
 def every_trial(tuning: TrialTable) -> Table:
     """Every trial: its values, scores and end."""
     keys = list(dict.fromkeys(key for arm in tuning.document["arms"].values() for key in arm["space"]))
     rows = [
-        {"arm": trial.arm, "trial": trial.number}
-        | {key: trial.values.get(key) for key in keys}
+        {"arm": trial.arm, "trial": trial.number, **{key: trial.values.get(key) for key in keys}}
         | {metric: trial.scores.get(metric, np.nan) for metric in tuning.metrics}
         | {"state": trial.state, "reason": trial.reason, "steps": trial.decided}
         for trial in tuning.trials.itertuples()
@@ -205,27 +185,27 @@ def sentences(tuning: TrialTable) -> Iterator[str]:
 
 def draw_trials(tuning: TrialTable) -> Iterator[tuple[Figure, Manifest]]:
     """Draw Optuna's plots of a tuning: the history of all arms, and of each arm what its keys do to the score."""
-    arms = [arm for arm in tuning.arms if len(tuning.of(arm, COMPLETE))]
-    studies, metric, document = {arm: tuning.optuna_study(arm) for arm in arms}, tuning.metrics[0], tuning.document
+    metric, document, pruner = tuning.metrics[0], tuning.document, tuning.document["pruner"]
+    studies = {arm: tuning.optuna_study(arm) for arm in tuning.arms if len(tuning.of(arm, COMPLETE))}
     options: Record = {"target": lambda trial: trial.values[0], "target_name": metric}
-    if arms:
+    if studies:
         caption = "Score of each complete trial in the order of asking, and the best so far."
         history = _plot(plots.plot_optimization_history, list(studies.values()), **options)
-        yield history, _manifest(tuning, "trial_history", arms, caption)
+        yield history, _manifest(tuning, "trial_history", list(studies), caption)
     for arm, study in studies.items():
         space, complete = document["arms"][arm]["space"], len(tuning.of(arm, COMPLETE))
         if complete > 1:
-            caption = f"`{arm}`: scores of complete trials along each key; dotted: the common value."
             figure = _plot(plots.plot_slice, study, params=list(space), **options)
             for key, panel in zip(sorted(space), figure.axes, strict=False):
                 panel.xaxis.set_minor_formatter(NullFormatter())  # on a short logarithmic axis they overlap
                 if isinstance(common := document["arms"][arm]["common"].get(key), float):
                     panel.axvline(common, color=QUIET, linestyle=":")
+            caption = f"`{arm}`: scores of complete trials along each key; dotted: the common value."
             yield figure, _manifest(tuning, f"{arm}_key_slices", [arm], caption)
-        if document["pruner"]["name"] not in ("none", "wilcoxon"):
+        if pruner["name"] not in ("none", "wilcoxon"):
             caption = (
-                f"`{arm}`: what the pruner saw, the mean of the last {document['pruner'].get('window', 1)} evaluations"
-                f" of `{document['pruner']['metric']}`, the seeds of a trial one after the other."
+                f"`{arm}`: what the pruner saw, the mean of the last {pruner.get('window', 1)} evaluations of"
+                f" `{pruner['metric']}`, the seeds of a trial one after the other."
             )
             figure = _plot(plots.plot_intermediate_values, study)
             yield figure, _manifest(tuning, f"{arm}_trial_curves", [arm], caption)
@@ -251,30 +231,21 @@ def _plot(plot: Callable[..., Any], *arguments: Any, **options: Any) -> Figure:
 
 def _manifest(tuning: TrialTable, name: str, arms: list[str], caption: str) -> Manifest:
     """Return the manifest of a figure of trials; `diverged` and `failed` name trials."""
-    trials = [trial for trial in tuning.trials.itertuples() if trial.arm in arms]
-    named = {
-        state: [f"{trial.arm} trial {trial.number}" for trial in trials if trial.state == state]
+    document, trials = tuning.document, [trial for trial in tuning.trials.itertuples() if trial.arm in arms]
+    diverged, failed = (
+        [f"{trial.arm} trial {trial.number}" for trial in trials if trial.state == state]
         for state in (DIVERGED, FAILED)
-    }
-    return Manifest(
-        figure=name,
-        study=tuning.document["study"],
-        caption=caption,
-        alt=caption,
-        statistic="scores are means over the tuning seeds",
-        seeds=list(tuning.document["seeds"]),
-        commits=[tuning.document["commit"]] if tuning.document["commit"] else [],
-        results_versions=[tuning.document["results_version"]],
-        locks=[],  # a tuning's document does not say
-        signatures=sorted({signature for trial in trials for signature in trial.signatures.values()}),
-        stopped=[],
-        missing=[],
-        **named,
-        numbers=[
-            {"arm": trial.arm, "trial": trial.number, "state": trial.state, "values": trial.values} | trial.scores
-            for trial in trials
-        ],
     )
+    numbers = [{"arm": t.arm, "trial": t.number, "state": t.state, "values": t.values} | t.scores for t in trials]
+    record: Record = (
+        {"figure": name, "study": document["study"], "caption": caption, "alt": caption, "numbers": numbers}
+        | {"statistic": "scores are means over the tuning seeds", "seeds": list(document["seeds"])}
+        | {"commits": [document["commit"]] if document["commit"] else []}
+        | {"results_versions": [document["results_version"]], "locks": []}  # a tuning's document does not say
+        | {"signatures": sorted({signature for trial in trials for signature in trial.signatures.values()})}
+        | {"diverged": diverged, "stopped": [], "missing": [], "failed": failed}
+    )
+    return Manifest(**record)
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------
@@ -301,12 +272,11 @@ class _Writer:
     """Writes figures and tables below `output`, and returns how a report there shows them."""
 
     def __init__(self, output: Path, inner: Path = Path()) -> None:
-        self.output, self.inner = output, inner
-        self.pictures: list[Path] = []
+        self.output, self.inner, self.pictures = output, inner, list[Path]()
 
     def figure(self, picture: Figure, manifest: Manifest) -> str:
-        stem = self.output / "figures" / self.inner / f"{manifest.study}_{manifest.figure}"
-        path = save(picture, stem)[0]
+        name = f"{manifest.study}_{manifest.figure}"
+        path = save(picture, self.output / "figures" / self.inner / name)[0]
         manifest.write(path.with_suffix(".json"))
         self.pictures.append(path)
         words = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}."
@@ -316,15 +286,12 @@ class _Writer:
         table.write(self.output / "tables" / self.inner)
         return f"{table.caption}\n\n{markdown_table(table.shown)}"
 
-    def blocks(self, tuning: TrialTable) -> Iterator[str]:
+    def blocks(self, tuning: TrialTable) -> list[str]:
         """Write one tuning: sentences, budget, figures, every trial."""
-        yield "\n".join(f"- {sentence}" for sentence in sentences(tuning))
-        yield self.table(budget(tuning))
-        for drawn in draw_trials(tuning):
-            yield self.figure(*drawn)
-        rows = count(len(tuning.trials), "trial")
-        table = self.table(every_trial(tuning))
-        yield f"<details><summary>every trial ({rows})</summary>\n\n{table}\n\n</details>"
+        said, figures = sentences(tuning), [self.figure(*drawn) for drawn in draw_trials(tuning)]
+        trials = f"every trial ({count(len(tuning.trials), 'trial')})"
+        rows = f"<details><summary>{trials}</summary>\n\n{self.table(every_trial(tuning))}\n\n</details>"
+        return ["\n".join(f"- {sentence}" for sentence in said), self.table(budget(tuning)), *figures, rows]
 
 
 def make_section(study: StudyRuns, output: Path, inner: Path = Path()) -> Section:
@@ -334,10 +301,8 @@ def make_section(study: StudyRuns, output: Path, inner: Path = Path()) -> Sectio
     """
     writer, blocks, elsewhere = _Writer(output, inner), list[str](), list[str]()
     if rows := tuned_values.compare(study) if len(study.done) else []:
-        with paper_style():
-            drawn = tuned_values.draw(study, rows)
         blocks.append("\n".join(f"- {sentence}" for sentence in tuned_values.sentences(rows)))
-        blocks += [writer.figure(*drawn), writer.table(tuned_values.table(study, rows))]
+        blocks += [writer.figure(*tuned_values.draw(study, rows)), writer.table(tuned_values.table(study, rows))]
     for name in dict.fromkeys([*(tuning["study"] for tuning in study.plan.get("tuned", [])), study.name]):
         if study.results.trials(name).is_file():
             blocks += writer.blocks(load_trials(study.results, name))
@@ -353,6 +318,6 @@ def write(results: Results, study: str, say: Callable[[str], None] = lambda line
     """
     tuning, output = load_trials(results, study), results.output(f"{study}.tuning")
     say(f"drawing the trials of {study}")
-    blocks = [f"# Tuning of {study}", *_Writer(output).blocks(tuning)]
-    write_text_atomic(output / "report.md", "\n\n".join(blocks) + "\n")
+    text = "\n\n".join([f"# Tuning of {study}", *_Writer(output).blocks(tuning)])
+    write_text_atomic(output / "report.md", f"{text}\n")
     return output / "report.md"

@@ -35,9 +35,8 @@ def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) 
     """Make a run's parts. Raises RequestError if a user's task, reward or model cannot be used."""
     task = make_task(settings.task)
     policy = make_policy(settings, task)
-    weights = warm.weights()
-    if weights is not None:
-        policy.load_weights(weights)
+    if warm.steps:
+        policy.load_weights(warm.weights())
     score, chat = make_score(settings.reward, task), getattr(task, "chat", False)
     train = task.examples("train", TRAINING_ITEMS)
     held_out = task.examples("evaluation", settings.evaluation.items)
@@ -52,20 +51,8 @@ def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) 
         processes=processes,
         framework_metrics=partial(resolve(LOGGED_METRICS), settings) if logs_frameworks else lambda update: {},
     )
-    evaluator = Evaluator(
-        task=task,
-        score=score,
-        examples_I=held_out,
-        tokenizer=policy.tokenizer,
-        device=policy.device,
-        chat=chat,
-        reach=policy.reach,
-        batch_size=settings.evaluation.batch_size,
-        samples=settings.evaluation.samples,
-        length=settings.max_completion_length,
-        seed=settings.seed,
-        processes=processes,
-    )
+    size, samples, length = settings.evaluation.batch_size, settings.evaluation.samples, settings.max_completion_length
+    evaluator = Evaluator(policy, task, score, held_out, size, samples, length, settings.seed, processes)
     dataset: dict[str, Any] = {}
     for split, examples in (("train", train), ("evaluation", held_out)):
         dataset |= {f"{split}_sha256": content_hash(examples), f"{split}_items": len(examples)}
@@ -78,5 +65,5 @@ def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) 
 
 def loss_recipe(framework: str | None) -> LossRecipe:
     """Return the steps of the loss as a framework computes them; the core's own for None."""
-    recipe: LossRecipe = resolve(FRAMEWORKS[framework]).recipe if framework else CORE
+    recipe: LossRecipe = resolve(FRAMEWORKS[framework]) if framework else CORE
     return recipe

@@ -38,15 +38,10 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 def save_state(folder: Path, state: LearnerState, **position: Any) -> None:
     """Write state and `position` as the latest generation; if that fails, the earlier ones stay."""
-    content = {
-        "weights": state.policy.weights(),
-        "optimizer": state.optimizer.state_dict(),
-        "rollout_step": state.rollout_step,
-        "optimizer_step": state.optimizer_step,
-        "position": position,
-    }
+    steps = {"rollout_step": state.rollout_step, "optimizer_step": state.optimizer_step}
+    tensors = {"weights": state.policy.weights(), "optimizer": state.optimizer.state_dict()}
     buffer = io.BytesIO()
-    torch.save(content, buffer)
+    torch.save({**tensors, **steps, "position": position}, buffer)
     payload = buffer.getvalue()
     latest, previous = (folder / name for name in GENERATIONS)
     new = folder / "new.part"  # `remove_parts` deletes it if the process dies before the renames

@@ -19,10 +19,7 @@ DRIVERS = {"psycopg": "`make extras WHAT=server` installs it"}  # any other is t
 
 @contextmanager
 def connected(uri: str) -> Iterator[sqlalchemy.Connection]:
-    """Connect, and give up after `CONNECT_SECONDS` for each address of a PostgreSQL host.
-
-    Raises SQLAlchemyError, or ModuleNotFoundError in one sentence if the driver is missing.
-    """
+    """Connect, or give up after CONNECT_SECONDS. Raises SQLAlchemyError, or ModuleNotFoundError for a driver."""
     os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_SECONDS))  # read by PostgreSQL's library
     try:
         engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.NullPool)

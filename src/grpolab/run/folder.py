@@ -92,9 +92,7 @@ class Heartbeat:
     """Writes `running.json`: how far a run is, and where it runs. The file is deleted with the outcome."""
 
     def __init__(self, folder: Path, rollout_steps: int) -> None:
-        self.path = folder / "running.json"
-        self.rollout_steps = rollout_steps
-        self._last = float("-inf")
+        self.path, self.rollout_steps, self._last = folder / "running.json", rollout_steps, float("-inf")
 
     def beat(self, rollout_step: int, now: float) -> None:
         """Write how far the run is, `now` in unix seconds; at most once in INTERVAL seconds of that clock."""
@@ -139,8 +137,8 @@ def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Write a run's outcome unless it has one, and return the one that it has."""
     record, file = without_secrets_in(asdict(outcome)), folder / "outcome.json"
     if not write_new(file, json_bytes(record)):
-        if standing := find_outcome(folder):
-            record = standing
+        if earlier := find_outcome(folder):
+            record = earlier
         else:  # damaged
             write_json_atomic(file, record)
     (folder / "running.json").unlink(missing_ok=True)

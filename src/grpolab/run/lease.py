@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -33,7 +33,7 @@ import psutil
 from grpolab.paths import write_new
 
 BEAT_SECONDS = 15.0  # between two touches; a network file system may show them a minute late
-LEASE_SECONDS = 300.0  # without a touch, after which the holder is taken for dead
+LEASE_SECONDS = 300.0  # without a touch, after which the holder counts as dead
 WATCH_SECONDS = 40.0  # more than two beats
 POLL_SECONDS = 0.2  # between two attempts to get a folder that another process has
 CLOCK_SECONDS = 60.0  # between two readings of the file system's clock
@@ -56,19 +56,17 @@ class Host:
 
     def holder(self) -> dict[str, Any]:
         """Describe this process as a lease names it."""
-        start = _start_time(psutil.Process())
-        holder = {"token": uuid.uuid4().hex, **_machine(), "pid": os.getpid(), "process_start": start}
+        holder = {"token": uuid.uuid4().hex, **_machine(), "pid": os.getpid()}
+        holder["process_start"] = _start_time(psutil.Process())
         return holder | ({"session": self.session} if self.session else {})
 
     def lives(self, holder: dict[str, Any]) -> bool | None:
         """Return True if a holder's process exists; None if that cannot be seen from here."""
         here = _machine()
+        token, pid, start = (holder.get(key) for key in ("token", "pid", "process_start"))
         if not here.keys() <= holder.keys() or any(holder[key] != here[key] for key in ("host", "machine")):
             return None
-        token, pid, start = (holder.get(key) for key in ("token", "pid", "process_start"))
-        if not isinstance(token, str) or not isinstance(pid, int) or not isinstance(start, int | float):
-            return None
-        if not 0 < pid < 2**31:
+        if not (isinstance(token, str) and isinstance(pid, int) and isinstance(start, int | float) and 0 < pid < 2**31):
             return None
         if holder["boot"] != here["boot"]:
             return False
@@ -78,8 +76,8 @@ class Host:
             return token in self.held
         try:
             process = psutil.Process(pid)
-            same = abs(_start_time(process) - start) < CLOCK_TOLERANCE
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            is_same = abs(_start_time(process) - start) < CLOCK_TOLERANCE
+            return is_same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
@@ -90,11 +88,9 @@ class Host:
     def file_time(self, folder: Path) -> float:
         """Return the time (unix seconds) that the file system would give to a file written now."""
         if self.now() - self._looked >= CLOCK_SECONDS:
-            try:
-                with tempfile.TemporaryFile(dir=folder) as file:
-                    self._clock = os.fstat(file.fileno()).st_mtime - self.now()
-            except OSError:  # it may be read-only
-                self._clock = time.time() - self.now()
+            self._clock = time.time() - self.now()
+            with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:  # it may be read-only
+                self._clock = os.fstat(file.fileno()).st_mtime - self.now()
             self._looked = self.now()
         return self.now() + self._clock
 
@@ -123,12 +119,12 @@ class Lease:
         if files and not self._is_over(files[-1]):
             return False
         holder, number = self.host.holder(), _number(files[-1].name) + 1 if files else 1
-        file, content = self.folder / f".lease-{number}", json.dumps(holder).encode()
-        self.host.held.add(holder["token"])
+        file, content, token = self.folder / f".lease-{number}", json.dumps(holder).encode(), holder["token"]
+        self.host.held.add(token)
         if not write_new(file, content):  # another process was faster
-            self.host.held.discard(holder["token"])
+            self.host.held.discard(token)
             return False
-        self._file, self._content, self._token = file, content, holder["token"]
+        self._file, self._content, self._token = file, content, token
         for earlier in files:
             _end(earlier)
         return True
@@ -237,10 +233,7 @@ def _silence(file: Path, host: Host) -> tuple[float, float]:
 
 
 def _read(file: Path) -> tuple[dict[str, Any] | None, float]:
-    """Return a lease's holder and the time of its last touch. Raises OSError if it is no file.
-
-    The holder is {} where the lease has ended, and None where the file cannot be read, as after a power cut.
-    """
+    """Return a lease's holder ({}: it ended; None: unreadable) and the time of its last touch. Raises OSError."""
     with open(file, "rb", opener=_open_file) as opened:
         content, touched = opened.read(MOST_BYTES), os.fstat(opened.fileno()).st_mtime
     try:
@@ -267,21 +260,14 @@ def _end(file: Path) -> None:
 
 @cache
 def _machine() -> dict[str, Any]:
-    """Identify the machine, its last start, and the namespace of its process numbers."""
-    return {
-        "host": socket.gethostname(),
-        "machine": _ask(lambda: Path("/etc/machine-id").read_text().strip()),  # hosts may share a name
-        "boot": _ask(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip()),
-        "processes": _ask(lambda: os.readlink("/proc/self/ns/pid")),
-    }
-
-
-def _ask(system: Callable[[], str]) -> str | None:
-    """Return the system's answer; None on another kind of system."""
-    try:
-        return system()
-    except OSError:
-        return None
+    """Identify the machine, its last start, and the namespace of its process numbers; None on another system."""
+    machine: dict[str, Any] = dict.fromkeys(("machine", "boot", "processes"))
+    with suppress(OSError):
+        machine["machine"] = Path("/etc/machine-id").read_text().strip()  # hosts may share a name
+    with suppress(OSError):
+        machine["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        machine["processes"] = os.readlink("/proc/self/ns/pid")
+    return {"host": socket.gethostname(), **machine}
 
 
 def _start_time(process: psutil.Process) -> float:

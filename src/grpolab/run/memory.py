@@ -1,4 +1,4 @@
-"""The machine's cores and memory, and the memory that a run takes, from the model's config before it is loaded."""
+"""The memory that a run takes, computed from the model's config, and the cores and memory of the machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from grpolab.settings.task import ModelSettings, PretrainedModel, TinyModel
 
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 FLOAT32 = 4  # bytes of a number: weights, gradients and AdamW's means are float32 whatever the forward pass is
-CHUNK = 2**24  # logits that exist at once (`grpo.places.LARGEST`)
+CHUNK = 2**24  # logits that exist at once (`grpo.model.MOST_LOGITS`)
 SAMPLED = 16  # bytes of a sampled token, at least: its id and two log-probs
 LOGITS = 3  # times: themselves, their log-softmax and its gradient
-FIXED = ("weights", "gradients", "optimiser", "reference")  # whatever the micro-batch
+FIXED = ("weights", "gradients", "optimiser", "reference")  # parts that do not depend on the micro-batch
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,12 @@ class Sizes:
         """Read the sizes of a model with gated layers, as Llama has them; None if the config names others."""
         config = config.get("text_config", config)
         try:
-            heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+            names = "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads"
+            vocabulary, hidden, layers, intermediate, heads = (int(config[name]) for name in names)
             width = int(config.get("head_dim") or hidden // heads)
-            return Sizes(
-                vocabulary=int(config["vocab_size"]),
-                hidden=hidden,
-                layers=int(config["num_hidden_layers"]),
-                intermediate=int(config["intermediate_size"]),
-                queries=heads * width,
-                keys=int(config.get("num_key_value_heads") or heads) * width,
-                tied=bool(config.get("tie_word_embeddings", True)),
-            )
+            keys = int(config.get("num_key_value_heads") or heads) * width
+            tied = bool(config.get("tie_word_embeddings", True))
+            return Sizes(vocabulary, hidden, layers, intermediate, heads * width, keys, tied)
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -81,7 +76,7 @@ def parts(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]
 def problems(settings: RunSettings) -> list[str]:
     """Return a sentence if a batch, or a pretrained model's update with one completion, certainly does not fit.
 
-    A lower bound: prompts are not counted, nor logits, the sampler's cache or the program itself.
+    This is a lower bound: prompts, logits, the sampler's cache and the program itself are not counted.
     """
     length = settings.max_completion_length
     batch, machine = SAMPLED * settings.batch_size * length, memory_of("cpu")
@@ -110,10 +105,9 @@ def problems(settings: RunSettings) -> list[str]:
 def with_micro_batches(settings: RunSettings) -> RunSettings:
     """Replace `micro_batch_size=auto` by a number.
 
-    It is the largest that divides the minibatch and fits into half of the worker's memory beside weights, gradients and
-    optimiser; the other half is for what is not counted. A model from scratch, whose updates are small, takes the
-    minibatch whole, and so does a loss that depends on the micro-batches. A worker's memory is that of its GPU, or its
-    share of a machine with one worker for each `machine.threads` cores, however many workers a sweep has.
+    The number divides the minibatch, and its activations and logits fit into half of the worker's memory beside
+    weights, gradients and optimiser; the other half is for what is not counted. A model from scratch, whose updates are
+    small, takes the minibatch whole, and so does a loss that depends on the micro-batches.
     """
     pieces = range(settings.data_parallel or 1, settings.minibatch_size + 1)  # at least one for each process
     fitting = [settings.minibatch_size // count for count in pieces if settings.minibatch_size % count == 0]
@@ -127,7 +121,7 @@ def with_micro_batches(settings: RunSettings) -> RunSettings:
 
 
 def lines(runs: Iterable[RunSettings]) -> list[str]:
-    """Describe the memory of each different run of a pretrained model; nothing where its GPU is not here."""
+    """Describe the memory of each different run of a pretrained model, unless its GPU is not here."""
     sentences = []
     for settings in runs:
         sizes = sizes_of(settings.model)
@@ -142,7 +136,7 @@ def lines(runs: Iterable[RunSettings]) -> list[str]:
 
 
 def worker_memory(settings: RunSettings) -> int:
-    """Return a worker's bytes for a run, as `with_micro_batches` says; `machine.memory_mib` may be less."""
+    """Return a worker's bytes: its GPU's, or the share of `machine.threads` cores; at most `machine.memory_mib`."""
     device = device_here(settings.device)
     workers = settings.data_parallel or max(1, cores() // settings.machine.threads)
     share = memory_of(device) // (workers if device == "cpu" else 1)

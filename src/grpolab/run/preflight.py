@@ -1,4 +1,4 @@
-"""Find all that is wrong with a run before anything starts. Importing this is cheap: no torch."""
+"""Find what is wrong with a run before it starts. Importing this is cheap: no torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sysconfig
 from pathlib import Path
 
 from grpolab.errors import RequestError
-from grpolab.grpo.rewards import try_score
+from grpolab.grpo.rewards import RANDOM, check_parts, make_score
 from grpolab.paths import SMOLLM2, Results, read_json
 from grpolab.run import memory, parallel
 from grpolab.settings.resolved import Resolved
-from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, hub_commit
+from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, RewardSettings, hub_commit
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
 from grpolab.vocabulary import evaluation_metrics
@@ -24,13 +24,12 @@ LEAST_FREE_BYTES = 200 * 2**20
 
 def check(settings: Resolved, results: Results) -> list[str]:
     """Return a sentence for each problem of task, files, reward, model, device or disk."""
-    of_model = _check_model(settings.model)
-    if settings.machine.launcher:  # only the node knows what it can do
-        problems = [*_check_launcher(settings), *of_model]
+    model = _check_model(settings.model)
+    if settings.machine.launcher:  # only the node knows its devices and memory
+        problems = [*_check_launcher(settings), *model]
     else:
         machine = [*_check_device(settings.device), *_check_processes(settings), *_check_compiler(settings)]
-        problems = [*machine, *of_model]
-        problems += [] if problems else memory.problems(settings)
+        problems = [*machine, *model] or memory.problems(settings)
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
         problems.append(
@@ -39,11 +38,11 @@ def check(settings: Resolved, results: Results) -> list[str]:
         )
     try:
         task = make_task(settings.task)
-        of_files = task.problems() if settings.task.name == "jsonl" else []  # type: ignore[attr-defined]
-        problems += of_files
-        if not of_files:
-            problems += [] if of_model else _check_prompts(settings, task)
-            try_score(settings.reward, task, task.examples("evaluation", 1)[0])
+        files = task.problems() if settings.task.name == "jsonl" else []  # type: ignore[attr-defined]
+        problems += files
+        if not files:
+            problems += [] if model else _check_prompts(settings, task)
+            _try_reward(settings.reward, task)
         measured, rule = evaluation_metrics(task.unique_answer), settings.early_stop
         if rule and rule.metric not in measured:
             problems.append(
@@ -56,11 +55,10 @@ def check(settings: Resolved, results: Results) -> list[str]:
 
 
 def _check_launcher(settings: Resolved) -> list[str]:
-    """Check that its package is installed, and that launcher and device agree on a GPU."""
-    launcher, device = settings.machine.launcher, settings.device
+    """Check that the launcher's package is installed, and that launcher and device agree on a GPU."""
+    launcher, device, problems = settings.machine.launcher, settings.device, []
     assert launcher
     package = "ray" if launcher.name == "ray" else "submitit"
-    problems = []
     if importlib.util.find_spec(package) is None:
         problems.append(f"launcher={launcher.name} needs the package {package}: `make extras WHAT=engines` installs it")
     if (device == "cuda") != (launcher.gpus > 0):
@@ -72,7 +70,7 @@ def _check_launcher(settings: Resolved) -> list[str]:
 
 
 def _check_device(device: str) -> list[str]:
-    """Check that there is a GPU where the settings name it; only then torch is imported."""
+    """Check that there is a GPU if the settings name one; only then torch is imported."""
     if device != "cuda":
         return []
     import torch
@@ -88,7 +86,7 @@ def _check_device(device: str) -> list[str]:
 
 
 def _check_processes(settings: Resolved) -> list[str]:
-    """Check that torchrun, if it is used, started as many processes, and that each has a GPU."""
+    """Check that torchrun, if it is used, has started as many processes, and that each process has its GPU."""
     size, started = settings.data_parallel or 1, parallel.started_by_torchrun()
     if started not in (1, size):
         return [f"data_parallel={size} is not WORLD_SIZE={started}, the processes that torchrun has started"]
@@ -101,7 +99,7 @@ def _check_processes(settings: Resolved) -> list[str]:
 
 
 def _check_compiler(settings: Resolved) -> list[str]:
-    """Check what torch.compile needs beside torch."""
+    """Check that a compiler is there if the run compiles."""
     if not settings.compile:
         return []
     missing = []
@@ -128,11 +126,7 @@ def _check_model(model: ModelSettings) -> list[str]:
 
 
 def _check_prompts(settings: Resolved, task: Task) -> list[str]:
-    """Check that the model can read the task's prompts: chat template, characters, positions.
-
-    Raises RequestError where a pretrained model's tokenizer or config cannot be loaded; only for these torch is
-    imported.
-    """
+    """Check that the model can read the prompts: chat template, characters, positions. Raises RequestError."""
     model, chat = settings.model, getattr(task, "chat", False)
     examples = [*task.examples("train", 0), *task.examples("evaluation", settings.evaluation.items)]
     prompts = dict.fromkeys(example.prompt for example in examples)
@@ -147,7 +141,7 @@ def _check_prompts(settings: Resolved, task: Task) -> list[str]:
             return [f"task.chat=true: the tokenizer of {named} has no chat template: set task.chat=false"]
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, trust_remote_code=False)
         positions = getattr(config.get_text_config(), "max_position_embeddings", None) or math.inf
-        # No token is shorter than a byte, so that of most tasks no prompt need be read to know that it fits.
+        # A token has at least one byte: most prompts fit by their length alone, and only the others are tokenised.
         around = len(encode(tokenizer, [""], chat=chat)[0])
         most = {prompt: len(prompt.encode()) + around for prompt in prompts}
         long = [prompt for prompt in prompts if most[prompt] + settings.max_completion_length > positions]
@@ -164,3 +158,18 @@ def _check_prompts(settings: Resolved, task: Task) -> list[str]:
             f" of {longest} tokens its {positions} positions leave {max(0, int(positions) - longest)}"
         ]
     return []
+
+
+def _try_reward(settings: RewardSettings, task: Task) -> None:
+    """Score a right answer. Raises RequestError if a run would fail at its first rollout step."""
+    example, score = task.examples("evaluation", 1)[0], make_score(settings, task)
+    try:
+        parts = {name: float(value) for name, value in score(example, example.answer).items()}
+    except Exception as error:  # a user's code may raise anything
+        source = f"reward.function={settings.function}" if settings.function else "the task's score"
+        raise RequestError(f"{source} raises {type(error).__name__} on a right answer: {error}") from error
+    check_parts(settings.weights, [*parts, RANDOM])
+    if "correct" not in parts:
+        raise RequestError(
+            f"reward.function={settings.function} returns no part called correct, only {', '.join(parts)}"
+        )

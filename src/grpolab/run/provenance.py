@@ -34,10 +34,7 @@ def set_up_torch(settings: RunSettings) -> None:
 
 
 def hash_lock(lock: Path) -> str | None:
-    """Return the SHA-256 of the versions in a lock file; None if there is none.
-
-    Hashes of packages' files are left out: one more file of the same version is the same program.
-    """
+    """Return the SHA-256 of the versions in a lock file, without the hashes of files; None if there is none."""
     if not lock.exists():
         return None
     versions = re.sub(r" \\\n(?: +--hash=\S+(?: \\)?\n)+", "\n", lock.read_text())
@@ -82,20 +79,14 @@ def _cpu() -> str:
 
 
 def _mkl() -> str | None:
-    """Return MKL's version and the variables that steer it; None if torch has none.
-
-    The code path that it then chooses cannot be asked for; it shows in `float32`.
-    """
+    """Return MKL's version and the variables that steer it; None without it. Its code path shows in `float32`."""
     version = re.search(r"Math Kernel Library Version ([\d.]+)", torch.__config__.show())
     variables = [f"{name}={os.environ[name]}" for name in MKL_VARIABLES if name in os.environ]
     return " ".join([version[1], *variables]) if version else None
 
 
 def _float32_fingerprint() -> str:
-    """Return eight hex digits of the SHA-256 of float32 results on fixed inputs: other digits, other code of torch.
-
-    Matrix products of a tiny model's shapes, exp, log and log-softmax, which round differently by code path.
-    """
+    """Return eight hex digits of the SHA-256 of float32 results that round differently by code path."""
     numbers = torch.arange(64 * 128, dtype=torch.float32).mul(0.7548777).frac().mul(8).sub(4).reshape(64, 128)
     results = (numbers @ numbers.T, numbers.T @ numbers, numbers.exp(), numbers.abs().log(), numbers.log_softmax(-1))
     return hashlib.sha256(b"".join(result.numpy().tobytes() for result in results)).hexdigest()[:8]

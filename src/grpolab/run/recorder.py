@@ -58,63 +58,40 @@ class Recorder:
     ) -> None:
         """Record an optimiser step and its metrics."""
         number = state.optimizer_step - 1
-        self.journal.append(
-            kind="update",
-            rollout_step=state.rollout_step,
-            iteration=iteration,
-            minibatch=minibatch,
-            optimizer_step=number,
-            loss=update.loss,
-            grad_norm=update.grad_norm,
-            learning_rate=learning_rate(self.settings, number),
-            **metrics,
-        )
+        place = {"rollout_step": state.rollout_step, "iteration": iteration, "minibatch": minibatch}
+        step = {"optimizer_step": number, "loss": update.loss, "grad_norm": update.grad_norm}
+        rate = learning_rate(self.settings, number)
+        self.journal.append(kind="update", **place, **step, learning_rate=rate, **metrics)
 
     def rollout(
         self, rollout: Rollout, updates: list[Update], state: LearnerState, measured: Mapping[str, float]
     ) -> None:
         """Record a rollout step with the updates of its last pass and the loop's own metrics."""
-        step, switches, group = state.rollout_step, self.settings.diagnostics, self.settings.num_generations
+        settings, step, now = self.settings, state.rollout_step, state.optimizer_step
+        switches, group = settings.diagnostics, settings.num_generations
         trained = join_batches([update.batch for update in updates])
         assert trained.old_log_probs_BT is not None
         if switches.histogram_every and step % switches.histogram_every == 0:
-            self.journal.append(
-                kind="histogram",
-                rollout_step=step,
-                iteration=self.settings.num_iterations - 1,
-                minibatch=len(updates) - 1,
-                optimizer_step=state.optimizer_step - 1,
-                **histograms(updates[-1]),
-            )
+            last = {"iteration": settings.num_iterations - 1, "minibatch": len(updates) - 1, "optimizer_step": now - 1}
+            self.journal.append(kind="histogram", rollout_step=step, **last, **histograms(updates[-1]))
         if switches.samples_every and step % switches.samples_every == 0:
             content = pa.BufferOutputStream()
             pq.write_table(sample_table(rollout, trained, updates, state.policy, group), content, compression="zstd")
             path = self.folder / "samples" / f"step_{step:06d}.parquet"
             write_atomic(path, content.getvalue().to_pybytes(), durable=False)
-        if self.settings.old_log_probs == "trainer":  # else the trainer's are not known
+        if settings.old_log_probs == "trainer":  # else the trainer's are not known
             gap = sampler_gap(trained, trained.old_log_probs_BT).max().item()
             measured = {**measured, "gap/sampler_trainer": gap}
-        self.journal.append(
-            kind="rollout",
-            rollout_step=step,
-            optimizer_step=state.optimizer_step,
-            completions=(step + 1) * self.settings.batch_size,
-            **rollout_metrics(rollout, trained, group),
-            **measured,
-        )
+        place = {"rollout_step": step, "optimizer_step": now, "completions": (step + 1) * settings.batch_size}
+        self.journal.append(kind="rollout", **place, **rollout_metrics(rollout, trained, group), **measured)
 
     def evaluation(self, evaluation: Evaluation, state: LearnerState) -> None:
         """Record an evaluation after `state.rollout_step` rollout steps."""
-        self.final = evaluation.metrics
-        self.journal.append(
-            kind="evaluation",
-            rollout_step=state.rollout_step,
-            optimizer_step=state.optimizer_step,
-            completions=state.rollout_step * self.settings.batch_size,
-            **evaluation.metrics,
-        )
-        scores = [round(score, 6) for score in evaluation.scores_I]
-        items = {"rollout_step": state.rollout_step, "score": scores}
+        self.final, step = evaluation.metrics, state.rollout_step
+        place = {"rollout_step": step, "optimizer_step": state.optimizer_step}
+        completions = step * self.settings.batch_size
+        self.journal.append(kind="evaluation", **place, completions=completions, **evaluation.metrics)
+        items = {"rollout_step": step, "score": [round(score, 6) for score in evaluation.scores_I]}
         write_json_atomic(self.folder / "evaluation_items.json", items)
 
     def end_of_step(self, rollout_step: int) -> None:
@@ -135,11 +112,8 @@ class Recorder:
 
     def sync(self) -> Position:
         """Write everything to the disk itself; return how long the files are, for a checkpoint."""
-        return {
-            "journal_bytes": self.journal.sync(),
-            "journal_sha256": self.journal.sha256,
-            "timing_bytes": self.timing.sync(),
-        }
+        length = self.journal.sync()
+        return {"journal_bytes": length, "journal_sha256": self.journal.sha256, "timing_bytes": self.timing.sync()}
 
     def close(self) -> None:
         """Write everything to the disk and close the files."""
@@ -187,10 +161,7 @@ def _unix_ms() -> int:
 def sample_table(
     rollout: Rollout, trained: TrainingBatch, updates: list[Update], policy: Policy, group: int
 ) -> pa.Table:
-    """Return one row per completion token, for `grpolab show` and the tracking server.
-
-    Ratio and clip mark are those of `updates`, the last pass over the batch; `trained` joins their minibatches.
-    """
+    """Return one row per completion token; ratio and clip mark are those of `updates`, the last pass over the batch."""
     order_B = torch.argsort(trained.rows_B)
     mask_BT = trained.mask_BT[order_B].cpu()
     row_N, position_N = mask_BT.nonzero(as_tuple=True)
@@ -215,7 +186,7 @@ def sample_table(
         "advantage": of_rows(rollout.batch.advantages_B),
         "position": position_N.tolist(),
         "token": policy.tokenizer.convert_ids_to_tokens(of_tokens([update.batch.tokens_BT for update in updates])),
-        "old_log_prob": of_tokens([update.old_log_probs_BT for update in updates]),
+        "old_log_prob": of_tokens([update.inputs.old_log_probs_BT for update in updates]),
         "ratio": of_tokens([update.log_ratio_BT.exp() for update in updates]),
         "clipped": ["low" if low else "high" if high else "" for low, high in zip(low_N, high_N, strict=True)],
     }

@@ -200,7 +200,7 @@ def evaluate(parts: RunParts, ending: Ending, recorder: Recorder) -> None:
     state = parts.state
     if not all(bool(weight.isfinite().all()) for weight in state.policy.weights().values()):
         raise Diverged("the weights are no longer finite")
-    evaluation = parts.evaluator(state.policy)
+    evaluation = parts.evaluator()
     if not all(math.isfinite(value) for value in evaluation.metrics.values()):
         raise Diverged(f"the evaluation is no longer finite: {evaluation.metrics}")
     ending.see_evaluation(state.rollout_step, evaluation.metrics)
@@ -261,10 +261,7 @@ def save_checkpoint(parts: RunParts, ending: Ending, recorder: Recorder) -> None
 
 
 def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
-    """Load the newest sound checkpoint that fits the journal into `parts.state`, and open the run's files there.
-
-    Without a checkpoint the run begins.
-    """
+    """Open the run's files at the newest sound checkpoint that fits the journal, or begin the run."""
     state, collector = parts.state, parts.learner.collector
     saved, problems = checkpoint.restore_state(folder / "checkpoint", state, partial(journal_misfit, folder))
     state.stale_batches = collector.load_state_dict(state.policy, state.rollout_step, saved.get("waiting", []))

@@ -23,8 +23,7 @@ from grpolab.errors import Damaged
 from grpolab.grpo.batch import text_tensors
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.loading import make_policy
-from grpolab.grpo.model import Policy, text_places
-from grpolab.grpo.places import read, token_log_prob
+from grpolab.grpo.model import Policy, read, text_places, token_log_prob
 from grpolab.paths import Results, json_bytes, write_new
 from grpolab.run.checkpoint import load_weights, save_weights
 from grpolab.run.folder import Journal
@@ -37,6 +36,7 @@ from grpolab.tasks.base import Example, Task
 from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETED, LOW_START
 
+OnStep = Callable[[int], None]  # called with the number of finished steps
 DRAWS = 32  # uniform numbers that a demonstration may use
 TRAINING_ITEMS = 10**9  # all of them
 
@@ -52,9 +52,9 @@ class WarmStart:
     steps: int
     seconds: float
 
-    def weights(self) -> dict[str, Tensor] | None:
-        """Load the weights; None if the warm start has no step and the model is used as it is."""
-        return load_weights(self.folder / WEIGHTS) if self.steps else None
+    def weights(self) -> dict[str, Tensor]:
+        """Load the weights; there are none where the warm start has no step, and the model is used as it is."""
+        return load_weights(self.folder / WEIGHTS)
 
     def as_outcome(self, target: float | None) -> dict[str, Any]:
         """Return the outcome as a sweep shows it, with a `reason` if the accuracy is far below the target."""
@@ -64,7 +64,7 @@ class WarmStart:
         return {"outcome": COMPLETED, "reason": reason, "accuracy": self.accuracy, "seconds": self.seconds}
 
 
-def ensure(settings: Resolved, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:
+def ensure(settings: Resolved, results: Results, on_step: OnStep = lambda step: None) -> WarmStart:
     """Return the warm start of these settings; make it if it is absent or damaged. Safe in many processes at once.
 
     Its name depends on everything that it is made of, so that a second one has the same weights. Raises RequestError
@@ -93,13 +93,8 @@ def _find(folder: Path, name: str, loud: bool = False) -> WarmStart | None:
     return WarmStart(folder, **made) if made else None
 
 
-def _make(settings: Resolved, lease: Lease, on_step: Callable[[int], None]) -> None:
+def _make(settings: Resolved, lease: Lease, on_step: OnStep) -> None:
     started, folder, steps = time.monotonic(), lease.folder, settings.warm_start.max_steps
-
-    def check_and_tell(step: int) -> None:
-        lease.check()
-        on_step(step)
-
     set_up_torch(settings)
     task = make_task(settings.task)
     policy = make_policy(settings, task)
@@ -108,47 +103,33 @@ def _make(settings: Resolved, lease: Lease, on_step: Callable[[int], None]) -> N
     accuracy = None
     if steps:
         journal = Journal(folder / "journal.jsonl")
+
+        def check_and_tell(step: int) -> None:
+            lease.check()
+            on_step(step)
+
         accuracy, steps = _train(settings, task, examples, policy, journal, check_and_tell)
         journal.close()
         lease.check()
         save_weights(folder / WEIGHTS, policy.weights())
-    outcome = {
-        "signature": settings.warm_start_signature,
-        "sha256": policy.fingerprint(),
-        "accuracy": accuracy,
-        "steps": steps,
-    }
+    made = {"signature": settings.warm_start_signature, "sha256": policy.fingerprint(), "accuracy": accuracy}
     lease.check()
-    write_new(folder / "outcome.json", json_bytes(outcome | {"seconds": time.monotonic() - started}))
+    outcome = {**made, "steps": steps, "seconds": time.monotonic() - started}
+    write_new(folder / "outcome.json", json_bytes(outcome))
 
 
 def _train(
-    settings: Resolved,
-    task: Task,
-    examples: Sequence[Example],
-    policy: Policy,
-    journal: Journal,
-    on_step: Callable[[int], None],
+    settings: Resolved, task: Task, examples: Sequence[Example], policy: Policy, journal: Journal, on_step: OnStep
 ) -> tuple[float, int]:
     """Train until a check passes the target; leave the checked weights nearest to it in `policy`.
 
     Without a target: train for all steps, check once. Returns accuracy and step of the weights in `policy`.
     """
-    warm = settings.warm_start
+    warm, length = settings.warm_start, settings.max_completion_length
     seed, target, chat = warm.seed or 0, warm.target_accuracy, getattr(task, "chat", False)
-    check = Evaluator(
-        task=task,
-        score=task.score,  # not a user's reward: arms with different rewards share the warm start
-        examples_I=examples[: warm.check_items],  # training prompts: the held-out ones choose nothing
-        tokenizer=policy.tokenizer,
-        device=policy.device,
-        chat=chat,
-        reach=policy.reach,
-        batch_size=warm.batch_size,  # in the identity, which evaluation.batch_size is not
-        samples=1,
-        length=settings.max_completion_length,
-        seed=seed,
-    )
+    # Training prompts, because the held-out ones choose nothing. The task's own score, because arms with different
+    # rewards share the warm start; and its batch size, which is in the identity, unlike that of the evaluation.
+    check = Evaluator(policy, task, task.score, examples[: warm.check_items], warm.batch_size, 1, length, seed)
     optimizer = make_supervised_optimizer(policy, warm.learning_rate)
     best: tuple[float, float, int, dict[str, Tensor]] | None = None  # distance, accuracy, step, weights
     for step in range(1, warm.max_steps + 1):
@@ -159,7 +140,7 @@ def _train(
         if not due and step != warm.max_steps:
             journal.append(step=step, loss=loss)
             continue
-        accuracy = check(policy).metrics["eval/accuracy_expected"]
+        accuracy = check().metrics["eval/accuracy_expected"]
         journal.append(step=step, loss=loss, accuracy=accuracy)
         journal.flush()  # for a process that watches
         if target is None:
@@ -198,10 +179,7 @@ def supervised_step(
     chat: bool,
     micro_batch_size: int | None = None,
 ) -> float:
-    """Take one optimiser step on the mean negative log-likelihood of target and end tokens, in nat; return the loss.
-
-    The mean is over the tokens of the whole batch, however it is cut into micro-batches.
-    """
+    """Take a step on the mean negative log-likelihood of all target and end tokens, in nat; return the loss."""
     size = micro_batch_size or len(prompts)
     slices = [slice(start, start + size) for start in range(0, len(prompts), size)]
     micros = [text_tensors(policy.tokenizer, prompts[rows], targets[rows], chat, policy.device) for rows in slices]

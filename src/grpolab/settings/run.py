@@ -53,7 +53,6 @@ class RayLauncher(Settings):
     cpus: Positive = setting("CPUs that a run takes; a share where several are to share one.")
     gpus: NonNegative = setting("GPUs that a run takes; a share where several are to share one.")
     retries: Natural = setting("How often a run that is lost with its node or its process is done again.")
-    answer_seconds: Positive = setting("Most seconds until nodes must have answered what they are.")
 
 
 class SlurmLauncher(Settings):
@@ -70,9 +69,6 @@ class SlurmLauncher(Settings):
     options: dict[str, str | int] = setting("Further options of sbatch, as {account: mine, qos: low}.")
     most_at_once: Count = setting("Most jobs that wait or run at a time; --jobs goes before it.")
     retries: Natural = setting("How often a run that is lost with its node is done again.")
-    answer_seconds: Positive = setting(
-        "Most seconds until a node must have answered what it is, its time in the queue included."
-    )
 
 
 Launcher: TypeAlias = Annotated[RayLauncher | SlurmLauncher, Field(discriminator="name")]

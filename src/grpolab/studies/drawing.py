@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -55,14 +53,9 @@ def ensure_geometry(results: Results) -> None:
     """Make the tables behind the analytic figures unless they exist."""
     if results.geometry.exists() and results.surface.exists():
         return
-    from grpolab.report import surrogate_tables
+    import pandas as pd
 
-    for file, rows in (
-        (results.geometry, surrogate_tables.curve_table()),
-        (results.surface, surrogate_tables.surface_table()),
-    ):
-        text = io.StringIO()
-        writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text_atomic(file, text.getvalue())
+    from grpolab.report.surrogate_tables import curve_table, surface_table
+
+    for file, rows in {results.geometry: curve_table(), results.surface: surface_table()}.items():
+        write_text_atomic(file, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))

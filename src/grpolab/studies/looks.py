@@ -33,12 +33,15 @@ class Answer(NamedTuple):
     is_open: bool
     seeds: int  # with all values that it needs
 
+    @property
+    def name(self) -> str:
+        return self.hypothesis + (f" ({self.where})" if self.where else "")
+
 
 Decide = Callable[[Results, list[dict[str, Any]]], Sequence[Answer]]  # from the documents of plans
 
 
 def report_decides(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
-    """Return the report's answers on the hypotheses of these plans."""
     from grpolab.report.claims import decide
     from grpolab.report.load import study_of
     from grpolab.report.reference import read_all
@@ -73,11 +76,9 @@ class Looks:
         """
         self.decide, self._asked, self._current = decide, plans, 0
         self._ladders = _ladders(plans, most_seeds)
-        self._seeds = {  # study -> variant -> how many it has
-            plan.study.name: dict.fromkeys(_variants(plan), self._ladders[plan.study.name].looks[0])
-            for plan in plans
-            if plan.study.name in self._ladders
-        }
+        ladders = [(plan, self._ladders[plan.study.name]) for plan in plans if plan.study.name in self._ladders]
+        # Study -> variant -> how many it has.
+        self._seeds = {plan.study.name: dict.fromkeys(_variants(plan), ladder.looks[0]) for plan, ladder in ladders}
 
     @property
     def size(self) -> int:
@@ -111,27 +112,19 @@ class Looks:
             if ladder is None or self._current >= len(ladder.looks):
                 continue
             before, now = ladder.looks[self._current - 1 : self._current + 1]
-            places = {(a.hypothesis, a.where) for a in answers if a.study == plan.study.name and _needs(a, before)}
+            waiting = [answer for answer in answers if answer.is_open and answer.seeds >= before]
+            places = {(answer.hypothesis, answer.where) for answer in waiting if answer.study == plan.study.name}
             variants = set(_needed(plan, places, ladder.registered))
             self._seeds[plan.study.name] |= dict.fromkeys(variants, now)
             grown += len(variants)
         return grown
 
 
-def _needs(answer: Answer, seeds: int) -> bool:
-    return answer.is_open and answer.seeds >= seeds
-
-
 def tally(answers: Sequence[Answer]) -> tuple[dict[str, int], list[str]]:
     """Return the number of hypotheses by verdict, and the names of the open ones."""
     verdicts = Counter(answer.verdict for answer in answers if not answer.is_open)
     several = len({answer.study for answer in answers}) > 1
-    names = [
-        (f"{answer.study}." if several else "") + answer.hypothesis + (f" ({answer.where})" if answer.where else "")
-        for answer in answers
-        if answer.is_open
-    ]
-    return dict(verdicts), names
+    return dict(verdicts), [f"{a.study}.{a.name}" if several else a.name for a in answers if a.is_open]
 
 
 def summarize(size: int, answers: Sequence[Answer]) -> str:
@@ -143,17 +136,12 @@ def summarize(size: int, answers: Sequence[Answer]) -> str:
     return decided + (f"; open: {', '.join(names[:MOST_NAMED])}{more}" if names else "")
 
 
-# The seeds of each variant.
-
-
 def _ladders(plans: Sequence[Plan], most_seeds: int | None) -> dict[str, Ladder]:
     """Return the seeds of each study that has something to decide."""
-    whole, ladders = plans[-1], dict[str, Ladder]()
+    whole = plans[-1]
     together = isinstance(whole.study, Collection) and bool(whole.study.primary)
-    for plan in plans:
-        owner = whole if together else plan
-        if isinstance(plan.study, Study) and _tested(owner):
-            ladders[plan.study.name] = _ladder(owner)
+    owners = {plan.study.name: whole if together else plan for plan in plans if isinstance(plan.study, Study)}
+    ladders = {name: _ladder(owner) for name, owner in owners.items() if _tested(owner)}
     if not ladders:
         raise RequestError(f"study {whole.study.name} has no hypothesis to decide: leave --until-decided out")
     least = max(ladder.looks[0] for ladder in ladders.values())  # every study has its first look
@@ -186,27 +174,23 @@ def _ladder(owner: Plan) -> Ladder:
     """Return the registered seeds; without a registration the study's own exploring seeds and those after them."""
     name, entries = owner.study.name, owner.registered
     if missing := sorted(owner.hypotheses.keys() - entries.keys()) if entries else []:
-        raise RequestError(
-            f"study {name}: {', '.join(missing)} is not registered as it is, other hypotheses are: register the study"
-            " again, with other seeds"
-        )
+        others = "other hypotheses are: register the study again, with other seeds"
+        raise RequestError(f"study {name}: {', '.join(missing)} is not registered as it is, {others}")
     if len({entry["line"] for entry in entries.values()}) > 1:
         raise RequestError(f"study {name}: its hypotheses are registered with different seeds: register it again")
     for entry in entries.values():
         return Ladder(entry["seeds"], entry["looks"], registered=True)
-    looks = owner.study.looks
-    own = sorted(seed for seed in owner.seeds if seed < REGIME_SEEDS)
-    seeds = [*own, *range(own[-1] + 1 if own else 0, REGIME_SEEDS)]
+    looks, first = owner.study.looks, sorted(seed for seed in owner.seeds if seed < REGIME_SEEDS)
+    seeds = [*first, *range(first[-1] + 1 if first else 0, REGIME_SEEDS)]
     if len(seeds) < looks[-1]:
         raise RequestError(
-            f"seeds={','.join(map(str, own))} of study {name} leave fewer than {looks[-1]} to explore with, which are"
-            f" below {REGIME_SEEDS}: begin with smaller ones, or register it"
+            f"seeds={','.join(map(str, first))} of study {name} leave fewer than {looks[-1]} to explore with, which"
+            f" are below {REGIME_SEEDS}: begin with smaller ones, or register it"
         )
     return Ladder(seeds, looks, registered=False)
 
 
 def _variants(plan: Plan) -> dict[str, Levels]:
-    """Return the levels of each variant by its name."""
     return {cell.variant: cell.levels for cell in plan.cells}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -13,7 +12,7 @@ from grpolab.studies import drawing
 from grpolab.studies.looks import Looks, summarize, tally
 from grpolab.sweep import launch
 from grpolab.sweep.engine import WORKER_COMMAND, Engine
-from grpolab.sweep.jobs import RUN, Job, Request
+from grpolab.sweep.jobs import RUN, WARM_START, Job, Request
 from grpolab.sweep.ledger import committed_outcomes
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.progress import send
@@ -105,9 +104,7 @@ def _describe_jobs(request: Request, todo: Sequence[Job], places: int) -> str:
     """Return `45 runs, about 20 min`, or `all done` if nothing is left to train."""
     if not todo:
         return "all done"
-    costs = defaultdict[str, float](float)
-    for job in todo:
-        costs[job.kind] += job.cost
+    costs: dict[str, float] = {kind: sum(j.cost for j in todo if j.kind == kind) for kind in (RUN, WARM_START)}
     left = launch.make_estimate(request, min(places, len(todo))).describe(costs).removesuffix(" left")
     runs = sum(job.kind == RUN for job in todo)
     return f"{runs} run{'' if runs == 1 else 's'}" + (f", {left}" if left else "")
@@ -117,15 +114,14 @@ def _draw(request: Request) -> bool:
     """Draw the report. Return False, and say why, if the disk refuses it or the runs must not be compared."""
     try:
         drawing.draw_all(request.results, request.name)
+        return True
     except RequestError as error:
         say(f"not drawn: {error}")
-        return False
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
         say(f"not drawn: {error.filename or request.results.root}: {error.strerror}")
-        return False
-    return True
+    return False
 
 
 def _is_report_new(request: Request) -> bool:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from types import FrameType
 
-from grpolab.paths import Results, commit, project_root
+from grpolab.paths import Results
 from grpolab.studies import drawing
-from grpolab.study_names import find_namesake
 from grpolab.sweep.engine import TICK_SECONDS, Engine, Listener
-from grpolab.sweep.jobs import WARM_START, Job, Schedule, check_runs, run_job, warm_start_jobs, write_plan
+from grpolab.sweep.jobs import WARM_START, Job, Schedule, check_plans, run_job, warm_start_jobs, write_plans
 from grpolab.sweep.launch import interruptible, mirrored, say_end, say_unmoved, ui_command
 from grpolab.sweep.ledger import JournalReader, average_runs, cell_state, result_lines, set_failure_aside
-from grpolab.sweep.multirun import plan_of_run, refuse_taken_name
-from grpolab.sweep.plan import Cell
+from grpolab.sweep.plan import Cell, plan_of_run, refuse_taken_name
 from grpolab.sweep.progress import Estimate, send, show_progress
 from grpolab.sweep.worker import LEFT, do_job
 from grpolab.terminal import say
-from grpolab.vocabulary import DAMAGED, FAILED
+from grpolab.vocabulary import DAMAGED, FAILED, RESULTS
 
 
 def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
@@ -30,20 +27,17 @@ def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
     """
     refuse_taken_name(name)
     settings, results, problems = cell.settings, Results.open(cell.settings.machine.results), list[str]()
-    if problem := find_namesake(results, name, ""):
-        problems.append(f"study {name}: {problem}")
+    plan, folder, label = plan_of_run(name, cell, overrides), results.run(cell.signature), f"{name} {cell.label}"
     if launcher := settings.machine.launcher:
         problems.append(f"launcher={launcher.name} is for several runs: use `grpolab train -m`, or launcher=null")
-    uri, folder, label = check_runs([settings], results, problems), results.run(cell.signature), f"{name} {cell.label}"
+    uri = check_plans([plan], results, problems)
     state = cell_state(cell.signature, results, {})
     if state.state in (FAILED, DAMAGED):
         set_failure_aside(folder, damaged=state.state == DAMAGED)
-        state = cell_state(cell.signature, results, {})
-    todo = [] if state.outcome else [*warm_start_jobs([cell], results), run_job(cell, label)]
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    write_plan(results.plan(name), plan_of_run(name, cell, overrides).document(created, commit(project_root())))
-    done, to_train = int(not todo), int(bool(todo))
-    counts = {"runs": 1, "done": done, "committed": 0, "to_train": to_train, "warm_starts": max(0, len(todo) - 1)}
+    todo = [] if state.state in RESULTS else [*warm_start_jobs([cell], results), run_job(cell, label)]
+    write_plans([plan], results)
+    done, warm_starts = int(not todo), max(0, len(todo) - 1)
+    counts = {"runs": 1, "done": done, "committed": 0, "to_train": 1 - done, "warm_starts": warm_starts}
     send("plan", studies=[{"study": name, "cells": 1, "seeds": [settings.seed], "done": done}], **counts)
     with interruptible(), mirrored(results, uri, name):
         if todo:
@@ -86,7 +80,6 @@ class ThisProcess(Engine):
                     raise KeyboardInterrupt
 
     def leave(self, _signature: str = "") -> None:
-        """Stop at the next rollout boundary."""
         self._is_leaving = True
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:

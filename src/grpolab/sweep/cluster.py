@@ -1,7 +1,8 @@
-"""The parts that Ray and Slurm share: the job as a node does it, the check of nodes before the first job, and the loop.
+"""The engines beyond this machine, Ray and Slurm: the job as a node does it, and the loop that hands jobs out.
 
-Machines meet only in the shared results folder, where the driver reads how far a run is. A cluster is asked whether a
-task has ended, and to end one; a run that was ended goes on from its last checkpoint.
+Machines meet only in the shared results folder, where the command reads how far a run is. A cluster is asked whether a
+task has ended, and to end one; a run that was ended goes on from its last checkpoint. Ray and submitit are imported by
+name, because the package does not depend on them.
 """
 
 from __future__ import annotations
@@ -9,23 +10,28 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
+import re
 import shutil
+import signal
 import socket
+import subprocess
+import tempfile
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from grpolab import RESULTS_VERSION, __version__
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, near_matches
 from grpolab.paths import Results, commit, read_json
 from grpolab.run.lease import HERE, end_of_session
+from grpolab.run.memory import cores
 from grpolab.settings.run import RayLauncher, SlurmLauncher
-from grpolab.sweep.engine import TICK_SECONDS, Assignment, Death, Engine, Listener, Outcome, WorkerStartError
+from grpolab.sweep import engine
+from grpolab.sweep.engine import TICK_SECONDS, Death, Listener, WorkerStartError
 from grpolab.sweep.jobs import RUN, Job, Schedule
 from grpolab.sweep.ledger import Record, last_row
 from grpolab.sweep.worker import LEFT, do_job
@@ -35,6 +41,17 @@ TAKEN = {"outcome": MISSING, "reason": "another command does it"}
 CLOCK_SECONDS = 5.0  # most that clocks may differ: runs record when they began and ended
 CANCEL_SECONDS = 45.0  # until a cancelled task has ended: Slurm kills after 30 s
 MOST_REFUSALS, REFUSAL_SECONDS = 10, 30.0  # of submissions in a row, and between two
+# Ray sends no statistics, waits for its own slow start on a busy machine, and does not repeat each warning.
+RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error"}
+RAY_ENVIRONMENT |= {"RAY_agent_register_timeout_ms": "120000"}
+CONNECT_SECONDS = 10.0  # to a Ray at an address
+QUEUE_SECONDS = 5.0  # between two looks into the queue
+COMMAND_SECONDS = 60.0  # most that Slurm may take for an answer
+FINAL_STATES = {"TIMEOUT", "OUT_OF_MEMORY"}  # another attempt would end in the same way
+
+
+class NodeError(Exception):
+    """A node that would not train what this machine would."""
 
 
 @dataclass(frozen=True)
@@ -42,52 +59,52 @@ class NodeJob:
     """A job to be pickled and called on a node, where it is done as a worker of this machine would do it."""
 
     job: Job
-    folder: str  # the driver's working directory: relative paths in the settings start there
-    session: str
+    folder: str  # the command's working directory: relative paths in the settings start there
+    mark: Path  # a file beside the logs, named by the session of the command
+    expected: dict[str, Any]  # `describe_machine` of the command's machine
 
-    def __call__(self) -> Outcome:
-        """Return the job's outcome; TAKEN if another process has begun it since it was submitted."""
+    def __call__(self) -> Record:
+        """Return the job's outcome; TAKEN if another process has begun it since. Raises NodeError."""
+        if problem := self.find_problem():
+            raise NodeError(f"on node {socket.gethostname()} {problem}")
         os.chdir(self.folder)
-        HERE.session = self.session
+        HERE.session = self.mark.name
         if self.job.is_taken(Results.open(self.job.settings["machine"]["results"])):
             return TAKEN
         return do_job(self.job.kind, self.job.signature, self.job.settings, lambda step: None, lambda: False)
+
+    def find_problem(self) -> str | None:
+        """Return what differs on this node from the command's machine."""
+        if not Path(self.folder).is_dir():
+            return f"there is no {self.folder}, the working directory of this command, which must be shared too"
+        if not self.mark.exists():
+            return f"{self.mark.parent} is another folder than here: machine.results must be on a shared file system"
+        here = describe_machine(self.mark.parent)
+        off = abs(here.pop("clock") - self.expected["clock"])
+        for key, value in here.items():
+            if value != self.expected[key]:
+                return f"{key} is {value}, and here {self.expected[key]}: they must be the same"
+        if off > CLOCK_SECONDS:
+            return f"the clock is off by {off:.0f} s: runs are dated by it, and at most {CLOCK_SECONDS:g} s are allowed"
+        return None
 
     def checkpoint(self) -> Any:
         """Return what submitit queues again after a pre-emption."""
         return importlib.import_module("submitit.helpers").DelayedSubmission(self)
 
 
-def program() -> dict[str, Any]:
-    """Return what must be the same on every machine, so that a study's runs are of one program."""
+def describe_machine(folder: Path) -> dict[str, Any]:
+    """Return what must be equal on all machines. `clock`: seconds by which the folder's file system is ahead."""
     return {
         "grpolab": __version__,
         "commit": commit(Path(__file__).parents[3]),
         "results_version": RESULTS_VERSION,
         "torch": importlib.metadata.version("torch"),
+        "clock": HERE.file_time(folder) - time.time(),
     }
 
 
-def probe_node(place: Path, folder: str, expected: dict[str, Any]) -> Record:
-    """Return, on a node, its name, its clock, and what differs there from the driver's machine.
-
-    `place` is a new folder below the results, `folder` the driver's working directory, `expected` its `program()`.
-    """
-    problems = [
-        f"{key} is {value}, and here {expected[key]}: they must be the same"
-        for key, value in program().items()
-        if value != expected[key]
-    ]
-    if not Path(folder).is_dir():
-        problems = [f"there is no {folder}, the working directory of this command, which must be shared too"]
-    if not place.is_dir():
-        problems = [f"{place.parent} is another folder than here: machine.results must be on a shared file system"]
-    else:
-        (place / socket.gethostname()).touch()  # raises OSError where it may not be written to
-    return {"node": socket.gethostname(), "problems": problems, "time": time.time()}
-
-
-class Submitted(Assignment):
+class Submitted(engine.Assignment):
     """A job that the cluster has; `began` and `last_heard` are infinite while it waits in a queue."""
 
     def __init__(self, job: Job, handle: Any, slot: int, progress: Record | None) -> None:
@@ -98,15 +115,16 @@ class Submitted(Assignment):
         self.end: Death | None = None  # why it is cancelled
 
 
-class Cluster(Engine):
-    """An engine that sends jobs to a cluster."""
+class Cluster(engine.Engine):
+    """An engine that sends jobs to a cluster, each of whose nodes is checked when it begins a job."""
 
     def __init__(
         self, results: Results, settings: RayLauncher | SlurmLauncher, jobs: int | None, threads: int, logs: Path
     ) -> None:
         super().__init__(results, jobs or 1, attempts=1 + settings.retries)
-        self.settings, self.jobs, self.threads, self.logs = settings, jobs, threads, logs
-        self.session = uuid.uuid4().hex
+        self.settings, self.jobs, self.logs = settings, jobs, logs
+        self.variables = engine.worker_environment(threads)
+        self.session = f".session-{uuid.uuid4().hex}"
         self._submitted: dict[str, Submitted] = {}  # by signature
         self._left: set[str] = set()  # signatures of the runs that were told to leave
         self._refusals, self._not_before = 0, 0.0
@@ -119,11 +137,7 @@ class Cluster(Engine):
         """Release what `connect` took."""
 
     @abstractmethod
-    def submit_probe(self, probe: Callable[[], Record], logs: Path) -> list[Any]:
-        """Send the probe to the nodes that are known, or to one; return a handle for each."""
-
-    @abstractmethod
-    def submit(self, tasks: Sequence[Callable[[], Any]], logs: Path) -> list[Any]:
+    def submit(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
         """Submit tasks; return a handle for each. Raises WorkerStartError if the cluster refuses them."""
 
     @abstractmethod
@@ -135,60 +149,38 @@ class Cluster(Engine):
         """End a task at once."""
 
     def refusal(self, sentence: str) -> RequestError:
-        """Return an error that names this launcher."""
         return RequestError(f"machine.launcher.name={self.settings.name}: {sentence}")
 
     def __enter__(self) -> Self:
-        """Reach the cluster, and check its nodes."""
         try:
             self.connect()
-            self._check_nodes()
         except BaseException:
             self.disconnect()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the cluster."""
         self.disconnect()
 
-    def _check_nodes(self) -> None:
-        """Raises RequestError if a node does not answer in time, or differs from this machine."""
-        place, sent = self.results.root / f".probe-{uuid.uuid4().hex}", time.time()
-        limit = self.settings.answer_seconds
-        try:
-            place.mkdir(parents=True)
-            handles = self.submit_probe(partial(probe_node, place, os.getcwd(), program()), place)
-            while None in (answers := [self.result_of(handle) for handle in handles]):
-                if time.time() - sent > limit:
-                    silent = f"{answers.count(None)} of {len(handles)} nodes"
-                    raise self.refusal(f"{silent} have not answered within answer_seconds={limit:g}")
-                time.sleep(TICK_SECONDS)
-            for answer in answers:
-                if isinstance(answer, Death):
-                    raise self.refusal(f"a node could not answer: {answer.reason}")
-                off = max(sent - answer["time"], answer["time"] - time.time())
-                if off > CLOCK_SECONDS:
-                    clock = f"the clock is off by {off:.0f} s: at most {CLOCK_SECONDS:g} s are allowed"
-                    answer["problems"].append(f"{clock}, because runs are dated by it")
-                for problem in answer["problems"]:
-                    raise self.refusal(f"on node {answer['node']} {problem}")
-        except WorkerStartError as error:
-            raise self.refusal(str(error)) from error
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-
     def run(self, schedule: Schedule, listener: Listener) -> None:
-        """Do every job. Interrupted, cancel what runs and what waits in the queue."""
+        """Do every job. Interrupted, cancel what runs and what waits in the queue.
+
+        Raises RequestError if a node cannot begin its job.
+        """
         self.schedule, self.listener = schedule, listener
+        self.logs.mkdir(parents=True, exist_ok=True)
+        mark = self.logs / self.session
+        mark.touch()
         try:
+            self._expected = describe_machine(self.logs)
             while schedule:
-                self._hand_out()
+                self._hand_out(mark)
                 time.sleep(TICK_SECONDS)
                 for submitted in list(self._submitted.values()):
                     self._follow(submitted)
         finally:
-            self._abandon(list(self._submitted.values()))
+            self._cancel_all()
+            mark.unlink()
 
     def leave(self, signature: str) -> None:
         """Cancel a run; it can go on from its last checkpoint."""
@@ -196,7 +188,7 @@ class Cluster(Engine):
             self._left.add(signature)
             self.cancel(self._submitted[signature].handle)
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, mark: Path) -> None:
         jobs = list[Job]()
         if time.monotonic() >= self._not_before:
             while len(self._submitted) + len(jobs) < self.places and (job := self.next_job()):
@@ -208,7 +200,7 @@ class Cluster(Engine):
             return
         before = [self._progress(job) for job in jobs]
         try:
-            handles = self.submit([NodeJob(job, os.getcwd(), self.session) for job in jobs], self.logs)
+            handles = self.submit([NodeJob(job, os.getcwd(), mark, self._expected) for job in jobs])
             self._refusals = 0
         except WorkerStartError as error:
             self._refusals += 1
@@ -249,14 +241,17 @@ class Cluster(Engine):
         if result == TAKEN:
             self.schedule.put_back(job)
             return
-        self._hear(submitted)
         if isinstance(result, Death):
             end_of_session(folder, self.session)  # its process is gone, whatever its lease says
             left = LEFT if job.signature in self._left else None
             if (outcome := job.outcome(self.results) or left) is None:
+                if submitted.began == float("inf") and not (result.again or submitted.end):
+                    raise self.refusal(f"{job.label} could not begin: {result.reason}")
+                self._hear(submitted)
                 self.lose(job, submitted.end or result, submitted.step)
                 return
             result = outcome
+        self._hear(submitted)
         self._left.discard(job.signature)
         self.finish(job, result, submitted.step)
 
@@ -267,13 +262,183 @@ class Cluster(Engine):
             self.listener.started(submitted.job, submitted.slot)
         submitted.last_heard = now
 
-    def _abandon(self, submitted: Iterable[Submitted]) -> None:
-        """Cancel jobs, and end the leases of their processes, so that the same command can go on at once."""
-        running, deadline = list(submitted), time.monotonic() + CANCEL_SECONDS
-        for one in running:
-            self.cancel(one.handle)
+    def _cancel_all(self) -> None:
+        """Cancel what is out, and end the leases of its processes, so that the same command can go on at once."""
+        running, deadline = list(self._submitted.values()), time.monotonic() + CANCEL_SECONDS
+        for submitted in running:
+            self.cancel(submitted.handle)
         while running and time.monotonic() < deadline:
-            for one in [one for one in running if self.result_of(one.handle) is not None]:
-                end_of_session(one.job.folder(self.results), self.session)
-                running.remove(one)
+            for submitted in [one for one in running if self.result_of(one.handle) is not None]:
+                end_of_session(submitted.job.folder(self.results), self.session)
+                running.remove(submitted)
             time.sleep(TICK_SECONDS)
+
+
+class RayEngine(Cluster):
+    """The launcher `ray`. Ray itself reads the token of a cluster that asks for one (RAY_AUTH_TOKEN)."""
+
+    settings: RayLauncher
+    _ray: Any = None
+    _temporary: str | None = None
+
+    def connect(self) -> None:
+        for name, value in RAY_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self._ray = ray = importlib.import_module("ray")
+        address, options = self.settings.address, dict[str, Any]()
+        if address is None:
+            self._temporary = tempfile.mkdtemp(prefix="grpolab-ray-")
+            options = {"num_cpus": cores(), "include_dashboard": False, "_temp_dir": self._temporary}
+        host, _, port = (address or "").rpartition(":")
+        environment = {"env_vars": self.variables}
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            if host and port.isdecimal() and "://" not in host:  # Ray would try for minutes
+                socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+            options["address"] = address or "local"
+            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **options)
+        except Exception as error:
+            problem = "no Ray could be started here"
+            if address:
+                problem = f"cannot join machine.launcher.address={address} (its token is RAY_AUTH_TOKEN)"
+            raise self.refusal(f"{problem}: {_first_line(error)}") from error
+        finally:
+            for number, handler in handlers.items():  # Ray sets its own
+                signal.signal(number, handler)
+        sizes = {"CPU": self.settings.cpus, "GPU": self.settings.gpus}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        # Runs that fit on a node at a time.
+        rooms = [min(int(node.get(kind, 0) / size + 1e-9) for kind, size in sizes.items() if size) for node in nodes]
+        if not any(rooms):
+            have = "; ".join(", ".join(f"{node.get(kind, 0):g} {kind}" for kind in sizes) for node in nodes)
+            needed = f"machine.launcher.cpus={sizes['CPU']:g} and machine.launcher.gpus={sizes['GPU']:g}"
+            raise self.refusal(f"no node has {needed}: they have {have}")
+        self.places = self.jobs or sum(rooms)
+        options = {"num_cpus": self.settings.cpus, "num_gpus": self.settings.gpus, "max_retries": 0}
+        self._call = ray.remote(**options)(lambda task: task())
+
+    def disconnect(self) -> None:
+        if self._ray:
+            self._ray.shutdown()
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def submit(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Submit a Ray task each; a process of Ray's does one after another and pays for its imports once."""
+        try:
+            return [self._call.remote(task) for task in tasks]
+        except self._ray.exceptions.RayError as error:
+            raise WorkerStartError(f"Ray takes no task: {_first_line(error)}") from error
+
+    def result_of(self, handle: Any) -> Any:
+        """Return the result or the death of a task; a lost node or a killed process is not the job's fault."""
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(handle, timeout=0)
+        except errors.GetTimeoutError:
+            return None
+        except errors.RayTaskError as error:
+            return Death(_first_line(error.cause or error))
+        except errors.RayError as error:
+            return Death(f"worker died ({_first_line(error)})", again=True)
+
+    def cancel(self, handle: Any) -> None:
+        self._ray.cancel(handle, force=True)
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+class SlurmEngine(Cluster):
+    """The launcher `slurm`."""
+
+    settings: SlurmLauncher
+
+    def connect(self) -> None:
+        self._submitit = importlib.import_module("submitit")
+        self._queue, self._read_at = set[str](), float("-inf")
+        self._is_local = self.settings.cluster == "local"
+        # submitit's local executor starts at once whatever it is given.
+        self.places = self.jobs or (cores() if self._is_local else self.settings.most_at_once)
+        if self._is_local:
+            return
+        try:
+            known = {name.rstrip("*") for name in _slurm("sinfo", "--noheader", "--format=%P").split()}
+        except WorkerStartError as error:
+            raise self.refusal(f"no Slurm answers here ({error}): call from a node where sinfo works") from error
+        if (partition := self.settings.partition) and not set(partition.split(",")) <= known:
+            near, have = near_matches(partition, known), ", ".join(sorted(known))
+            raise self.refusal(f"machine.launcher.partition={partition} is unknown{near}: have {have}")
+
+    def submit(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+        settings, requeues = self.settings, self.settings.requeues
+        executor = self._submitit.AutoExecutor(
+            self.logs, cluster=settings.cluster, slurm_max_num_timeout=requeues, local_max_num_timeout=requeues
+        )
+        # PYTHONSAFEPATH is the -P of `paths.PYTHON`, in a command that submitit writes.
+        setup = [f"export {name}={value}" for name, value in {**self.variables, "PYTHONSAFEPATH": "1"}.items()]
+        executor.update_parameters(
+            name="grpolab",
+            timeout_min=settings.timeout_minutes,
+            mem_gb=settings.memory_gib,
+            cpus_per_task=settings.cpus,
+            gpus_per_node=settings.gpus,
+            slurm_partition=settings.partition,
+            slurm_array_parallelism=len(tasks),
+            slurm_additional_parameters=settings.options,
+            slurm_setup=setup,
+            local_setup=setup,
+        )
+        of_submitit = self._submitit.core.utils.FailedJobError, self._submitit.core.utils.FailedSubmissionError
+        try:
+            with executor.batch():
+                handles = [executor.submit(task) for task in tasks]
+        except (*of_submitit, OSError, subprocess.SubprocessError) as error:
+            raise WorkerStartError(f"sbatch refuses: {' '.join(str(error).split())[-300:]}") from error
+        self._read_at = time.monotonic()  # they may not be in the queue yet
+        self._queue |= {handle.job_id for handle in handles}
+        return handles
+
+    def result_of(self, handle: Any) -> Any:
+        """Return the result or the death of a job; dead is also one that left the queue without an answer."""
+        answer = handle.paths.result_pickle
+        if not answer.exists():
+            if self._is_queued(handle) or answer.exists():
+                return None
+            reason = f"Slurm job {handle.job_id} has ended without an answer ({handle.state})"
+            return Death(f"{reason}: see {handle.paths.stderr}", again=handle.state not in FINAL_STATES)
+        error = handle.exception()
+        return handle.result() if error is None else Death(_last_error(str(error)))
+
+    def cancel(self, handle: Any) -> None:
+        """End a job, in the queue too; Slurm asks a running one first, and kills it after half a minute."""
+        handle.cancel(check=False)
+
+    def _is_queued(self, handle: Any) -> bool:
+        if self._is_local:
+            return not handle.done()
+        if time.monotonic() - self._read_at > QUEUE_SECONDS:
+            self._read_at = time.monotonic()
+            try:  # elements of an array one by one, named as submitit names them
+                listing = _slurm("squeue", "--me", "--noheader", "--array", "--format=%A %F_%K")
+            except WorkerStartError:  # the controller restarts: what was in the queue still is
+                return True
+            self._queue = set(listing.split())
+        return handle.job_id in self._queue
+
+
+def _slurm(*command: str) -> str:
+    """Return what a command of Slurm prints. Raises WorkerStartError."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = " ".join(str(getattr(error, "stderr", None) or error).split())
+        raise WorkerStartError(said[:200]) from error
+    return done.stdout
+
+
+def _last_error(text: str) -> str:
+    """Return the error at the end of a traceback that submitit quotes."""
+    lines = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
+    return lines[-1] if lines else text.partition("\n")[0]

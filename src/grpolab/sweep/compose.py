@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -96,14 +96,12 @@ class Composer:
     def parse(self, text: str, problems: list[str], sweep: bool = False) -> Override | None:
         """Parse an override, or append a sentence to `problems`. `sweep` allows several values."""
         try:
-            override = self._parsed.get(text) or self._parser.parse_override(text)
-            self._parsed[text] = override
+            override = self._parsed[text] = self._parsed.get(text) or self._parser.parse_override(text)
         except (HydraException, ValueError, RecursionError):  # the last two: 5,000 digits, a hundred brackets
             override = None
         if override is None or not override.key_or_group:
-            problems.append(
-                f"{show(repr(text))} cannot be read: write key=value, and quote a value of special characters"
-            )
+            why = "cannot be read: write key=value, and quote a value of special characters"
+            problems.append(f"{show(repr(text))} {why}")
         elif override.is_delete():
             problems.append(f"{text}: a setting cannot be removed, set {override.key_or_group}=null or another value")
         elif override.package is not None:
@@ -122,8 +120,8 @@ class Composer:
                 choices[group] = value
             elif group in self.groups:
                 known, near = ", ".join(self.groups[group]), near_matches(value, self.groups[group])
-                own = ", or one of your own as module:Class or path/to/file.py:Class" if group == "task" else ""
-                problems.append(f"{group}={value} is not allowed: {group} is one of {known}{near}{own}")
+                by_path = ", or one of your own as module:Class or path/to/file.py:Class" if group == "task" else ""
+                problems.append(f"{group}={value} is not allowed: {group} is one of {known}{near}{by_path}")
         return {group: option for group, option in choices.items() if option != "null"}
 
     def _base(self, choices: dict[str, str]) -> bytes:
@@ -143,32 +141,28 @@ def _apply(override: Override, config: DictConfig, problems: list[str]) -> None:
     try:
         # force_add lets an unknown key in: pydantic refuses it with a better sentence.
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
-    except (OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
-        problems.append(f"{show(override.input_line)} cannot be applied: {_one_line(error)}")
-    except RecursionError:
-        problems.append(f"{show(override.input_line)} cannot be applied: its brackets are nested too deeply")
+    except (OmegaConfBaseException, ValueError, TypeError, AttributeError, RecursionError) as error:
+        why = "its brackets are nested too deeply" if isinstance(error, RecursionError) else _one_line(error)
+        problems.append(f"{show(override.input_line)} cannot be applied: {why}")
 
 
-def _name_secrets(resolved: Any, written: Any, key: str = "") -> Any:
-    """Return the `resolved` values, but for a secret the reference to its variable, as it was `written`."""
+def _name_secrets(resolved: Any, written: Any, key: str, problems: list[str]) -> Any:
+    """Return the `resolved` values, but for a secret the reference to its variable, as it was `written`.
+
+    Append a sentence for each secret that is not a reference.
+    """
     if isinstance(written, dict):
-        return {name: _name_secrets(resolved[name], item, str(name)) for name, item in written.items()}
+        return {name: _name_secrets(resolved[name], item, f"{key}.{name}", problems) for name, item in written.items()}
     if isinstance(written, list):
-        return [_name_secrets(*pair, key) for pair in zip(resolved, written, strict=True)]
+        return [_name_secrets(*pair, key, problems) for pair in zip(resolved, written, strict=True)]
     names = [match[1] for match in REFERENCE.finditer(written)] if isinstance(written, str) else []
-    return written if names and (reveals(key, resolved) or any(map(is_secret_name, names))) else resolved
-
-
-def _find_secrets(value: Any, key: str) -> Iterator[str]:
-    """Yield the dotted keys below `key` whose value is a secret, not the name of one."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _find_secrets(item, f"{key}.{name}")
-    elif isinstance(value, list):
-        for item in value:
-            yield from _find_secrets(item, key)
-    elif not REFERENCE.search(str(value)) and reveals(key.rpartition(".")[2], value):
-        yield key
+    is_secret = reveals(key.rpartition(".")[2], resolved) or any(map(is_secret_name, names))
+    if is_secret and not names:
+        problems.append(
+            f"{key} is a secret, and would be written down with every run: set NAME=... in the environment, and give"
+            f" {key}='${{oc.env:NAME}}'"
+        )
+    return written if is_secret else resolved
 
 
 def _plain_values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
@@ -181,12 +175,8 @@ def _plain_values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
     task = container.get("task") if isinstance(container, dict) else None
     if isinstance(task, dict) and task.get("options"):
         # In a user's own options, which are free, a secret stays the name of the variable that holds it.
-        task["options"] = _name_secrets(task["options"], OmegaConf.to_container(config.task.options))
-        problems += [
-            f"{key} is a secret, and would be written down with every run: set NAME=... in the environment, and give"
-            f" {key}='${{oc.env:NAME}}'"
-            for key in _find_secrets(task["options"], "task.options")
-        ]
+        written = OmegaConf.to_container(config.task.options)
+        task["options"] = _name_secrets(task["options"], written, "task.options", problems)
 
     def clean(node: Any, key: str) -> Any:
         if node == NO_VALUE:

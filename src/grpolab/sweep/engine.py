@@ -1,6 +1,6 @@
 """The contract of an engine, and the engine of this machine: long-lived workers that do one job after another.
 
-Ray (`ray_engine.py`) and Slurm (`slurm_engine.py`) are the others. Engines share no state but the run folders.
+Those of Ray and Slurm are in `cluster.py`. Engines share no state but the run folders.
 """
 
 from __future__ import annotations
@@ -56,21 +56,17 @@ class WorkerStartError(Exception):
 
 
 class Listener(Protocol):
-    """Receives the events of a sweep."""
+    """Receives the events of a sweep.
+
+    `stepped`: so many steps are finished. `returned`: its worker died, and it is tried again. `finished`: with the
+    outcome `missing` if the run was told to leave, or the disk refused to store it.
+    """
 
     def started(self, job: Job, slot: int) -> None: ...
-
-    def stepped(self, job: Job, step: int) -> None:
-        """Hear that the job has finished `step` steps."""
-
-    def returned(self, job: Job, reason: str) -> None:
-        """Hear that the job's worker died, and that the job will be tried again."""
-
-    def finished(self, job: Job, outcome: Outcome) -> None:
-        """Hear of an outcome: `missing` if the run was told to leave or the disk refused to store it."""
-
-    def note(self, text: str) -> None:
-        """Show a message at once."""
+    def stepped(self, job: Job, step: int) -> None: ...
+    def returned(self, job: Job, reason: str) -> None: ...
+    def finished(self, job: Job, outcome: Outcome) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
 class Assignment:
@@ -135,7 +131,7 @@ class Engine(ABC):
             self.listener.note(f"{self.schedule.waiting} left, which another command runs: waiting for their outcomes")
 
     def lose(self, job: Job, death: Death, step: int) -> None:
-        """Put a job whose worker died back into the schedule, or record its failure."""
+        """Try a job whose worker died again, or record its failure."""
         if is_elsewhere := job.is_taken(self.results):  # the worker only waited for another process that does the job
             self.schedule.put_back(job)
         if is_elsewhere or (death.again and self.schedule.retry(job, self.attempts)):
@@ -174,8 +170,8 @@ def worker_slots(jobs: int | None, uses_gpu: bool, threads: int) -> list[dict[st
     """
     devices = gpus() if uses_gpu else []
     count = jobs or len(devices) or max(1, cores() // threads)
-    own = [{"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {} for index in range(count)]
-    return [worker_environment(threads) | device for device in own]
+    visible = [{"CUDA_VISIBLE_DEVICES": device} for device in devices] or [{}]
+    return [worker_environment(threads) | visible[index % len(visible)] for index in range(count)]
 
 
 def gpus() -> list[str]:
@@ -201,25 +197,19 @@ class WorkerProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             # In a process group of its own, so that its children can be ended with it.
+            pipe, variables = subprocess.PIPE, {**os.environ, **environment}
             self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                env={**os.environ, **environment},
-                process_group=0,
+                command, stdin=pipe, stdout=pipe, stderr=file, env=variables, process_group=0
             )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        assert self.process.stdin
+        assert self.process.stdout
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
 
     @property
     def is_idle(self) -> bool:
-        """True if the worker can take a job."""
         return self.is_ready and self.assignment is None and self._death is None
 
     def assign(self, job: Job) -> None:
-        """Send a job to the worker."""
         self.assignment = Assignment(job)
         request = {"job": job.kind, "signature": job.signature, "settings": plain(job.settings)}
         with suppress(BrokenPipeError):  # it has just died: the end of its output says so
@@ -274,7 +264,7 @@ class WorkerPool(Engine):
         self.workers: list[WorkerProcess] = []
 
     def run(self, schedule: Schedule, listener: Listener) -> None:
-        """Do every job and report to the listener; no process is left behind. Raises WorkerStartError."""
+        """Do every job; no process is left behind. Raises WorkerStartError."""
         self.schedule, self.listener, self.workers = schedule, listener, []
         self._selector = selectors.DefaultSelector()
         self._failed_starts: Counter[int] = Counter()  # by slot, in a row
@@ -304,7 +294,6 @@ class WorkerPool(Engine):
             self._selector.close()
 
     def leave(self, signature: str) -> None:
-        """Tell a run to stop at its next rollout boundary."""
         for worker in self.workers:
             if worker.assignment and worker.assignment.job.signature == signature:
                 worker.process.send_signal(signal.SIGUSR1)

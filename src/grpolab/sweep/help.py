@@ -46,19 +46,19 @@ def help_text(wanted: Sequence[str] = ()) -> str:
     Defaults are those of conf/run.yaml. Raises RequestError for a word that is no group, key or section of keys.
     """
     composer = Composer()
-    groups, keys = list(_group_entries(composer)), list(_key_entries(composer))
+    keys = list(_key_entries(composer))
     if not wanted:
         return "\n".join(_overview(composer, keys))
+    entries = [*_group_entries(composer), *keys]
     if list(wanted) == ["all"]:
-        return "\n".join(text for _, text in (*groups, *keys))
+        return "\n".join(text for _, text in entries)
     lines, problems = list[str](), list[str]()
-    for word in wanted:
-        name = word.partition("=")[0]
-        texts = [text for key, text in (*groups, *keys) if key == name or key.startswith(f"{name}.")]
+    for name in (word.partition("=")[0] for word in wanted):
+        texts = [text for key, text in entries if key == name or key.startswith(f"{name}.")]
         lines += texts
         if not texts:
-            near = near_matches(name, {key for key, _ in (*groups, *keys)})
-            hint = f": write {ours}" if (ours := suggest_our_names(name)) else near
+            ours = suggest_our_names(name)
+            hint = f": write {ours}" if ours else near_matches(name, dict.fromkeys(key for key, _ in entries))
             problems.append(f"{name} is unknown{hint}; `grpolab train --help` lists every key")
     if problems:
         raise RequestError(problems)
@@ -113,33 +113,21 @@ def _group_entries(composer: Composer) -> Iterator[Entry]:
 
 
 def _key_entries(composer: Composer) -> Iterator[Entry]:
-    defaults = composer.values({})
+    def explain(section: str, properties: Schema, values: dict[str, Any]) -> Iterator[Entry]:
+        """Explain a section's keys, and those under each option of a group in it (`task=addition`)."""
+        for name, field in properties.items():
+            key, value = f"{section}.{name}" if section else name, values[name]
+            inner = resolve(RunSettings, field)
+            members = options(RunSettings, inner)
+            is_section = "properties" in inner
+            if "description" in field and (section or not (members or (is_section and value))):
+                default = "no default" if value == NO_VALUE else f"default {show(value)}"
+                yield key, f"  {key:<34} {describe(RunSettings, field)}; {default}\n      {field['description']}"
+            for option, member in members.items():
+                of_option = composer.values({name: option})
+                yield key, f"  with {name}={option}: {member['description'].splitlines()[0]}"
+                yield from explain(key, member["properties"], (of_option[section] if section else of_option)[name])
+            if is_section:  # one that is switched off has no defaults: if it is set, all of its keys are
+                yield from explain(key, inner["properties"], value or dict.fromkeys(inner["properties"], NO_VALUE))
 
-    def explain(name: str, field: Schema, default: Any) -> Entry:
-        value = "no default" if default == NO_VALUE else f"default {show(default)}"
-        return name, f"  {name:<34} {describe(RunSettings, field)}; {value}\n      {field['description']}"
-
-    def explain_options(name: str, field: Schema) -> Iterator[Entry]:
-        """Explain the keys under each option of a group inside the settings, `task=addition`."""
-        section, _, group = name.rpartition(".")
-        for option, member in options(RunSettings, field).items():
-            values = composer.values({group: option})
-            yield name, f"  with {group}={option}: {member['description'].splitlines()[0]}"
-            yield from explain_section(name, member, (values[section] if section else values)[group])
-
-    def explain_section(prefix: str, part: Schema, values: dict[str, Any]) -> Iterator[Entry]:
-        for name, field in part["properties"].items():
-            if "description" in field:
-                yield explain(f"{prefix}.{name}", field, values[name])
-            yield from explain_options(f"{prefix}.{name}", resolve(RunSettings, field))
-
-    for name, field in root(RunSettings)["properties"].items():
-        inner = resolve(RunSettings, field)
-        if options(RunSettings, inner):
-            yield from explain_options(name, inner)
-        elif "properties" in inner:
-            if defaults[name] is None:  # switched off; if it is set, all of its keys are
-                yield explain(name, field, None)
-            yield from explain_section(name, inner, defaults[name] or dict.fromkeys(inner["properties"], NO_VALUE))
-        else:
-            yield explain(name, field, defaults[name])
+    yield from explain("", root(RunSettings)["properties"], composer.values({}))

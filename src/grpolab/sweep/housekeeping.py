@@ -122,17 +122,17 @@ def import_runs(source: Path, ours: Results) -> bool:
     if source.resolve() == ours.root.resolve():
         raise RequestError(f"FOLDER={source} is the results folder itself: name another one")
     theirs, counts = Results(source), Counter[str]()
-    tasks: list[tuple[str, Callable[[str, Results, Results], str], str]]
-    tasks = [(f"run {folder.name}", _import_run, folder.name) for folder in _folders(theirs.runs)]
-    tasks += [(f"study {f.parent.name}", _import_plan, f.parent.name) for f in theirs.studies.glob("*/plan.json")]
-    for label, import_one, name in tasks:
+    names = [("run", folder.name) for folder in _folders(theirs.runs)]
+    names += [("study", file.parent.name) for file in theirs.studies.glob("*/plan.json")]
+    for kind, name in names:
         try:
-            counts[import_one(name, theirs, ours)] += 1
+            counts[(_import_run if kind == "run" else _import_plan)(name, theirs, ours)] += 1
         except (RequestError, KeyError, OSError) as error:
-            if isinstance(error, OSError) and is_refusal(error, ours.root):
+            if is_refusal(error, ours.root):
                 raise
             counts["refused"] += 1
-            say(f"refused: {label}: {f'its files lack the key {error}' if isinstance(error, KeyError) else error}")
+            problem = f"its files lack the key {error}" if isinstance(error, KeyError) else error
+            say(f"refused: {kind} {name}: {problem}")
     say(f"{source}: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()) if word) or 'no run'}")
     return not counts["refused"]
 
@@ -163,10 +163,8 @@ def _import_run(name: str, theirs: Results, ours: Results) -> str:
         if here is None:
             raise RequestError("it is begun here and has no outcome yet")
         keys = ("outcome", "journal_sha256", "policy_sha256")
-        if different := [key for key in keys if outcome.get(key) != here.get(key)]:
-            raise RequestError(
-                f"the run of this signature that is here has another {' and '.join(different)}; it stays"
-            )
+        if different := " and ".join(key for key in keys if outcome.get(key) != here.get(key)):
+            raise RequestError(f"the run of this signature that is here has another {different}; it stays")
         return "here already"
     provenance = read_provenance(folder)
     _check_identity(folder, provenance)
@@ -214,27 +212,25 @@ def _check_identity(folder: Path, provenance: Record) -> None:
 
 def _drop_empty(settings: Record) -> Record:
     """Leave out null values, as `Resolved.identity` does."""
-    present = {key: value for key, value in settings.items() if value is not None}
-    return {key: _drop_empty(value) if isinstance(value, dict) else value for key, value in present.items()}
+    return {
+        key: _drop_empty(value) if isinstance(value, dict) else value
+        for key, value in settings.items()
+        if value is not None
+    }
 
 
 def _check_content(folder: Path, outcome: Record) -> None:
     """Raise RequestError if journal or weights do not have the hashes in the outcome."""
-    journal = folder / JOURNAL
-    hashes = {
-        "journal_sha256": file_sha256(journal) if journal.exists() else None,
-        "policy_sha256": weights_sha256(folder / WEIGHTS),
-    }
-    for key, sha256 in hashes.items():
+    journal = file_sha256(folder / JOURNAL) if (folder / JOURNAL).exists() else None
+    for key, sha256 in {"journal_sha256": journal, "policy_sha256": weights_sha256(folder / WEIGHTS)}.items():
         if outcome[key] != sha256:
             raise RequestError(f"its files do not have the {key} of its outcome.json")
 
 
 def _refuse_outside(results: Results, path: Path) -> None:
     """Raise Damaged if a link leads `path` out of the results folder; its top folders may be links themselves."""
-    top = results.root / path.relative_to(results.root).parts[0]
-    to = os.path.realpath(path)
-    if not Path(to).is_relative_to(os.path.realpath(top)):
+    top, to = results.root / path.relative_to(results.root).parts[0], Path(os.path.realpath(path))
+    if not to.is_relative_to(os.path.realpath(top)):
         raise Damaged(f"{path} leads out of {top}, to {to}: nothing is written there")
 
 
@@ -243,16 +239,16 @@ def _list_files(folder: Path, theirs: Results) -> list[Path]:
     _refuse_links(folder, theirs)
     listed = list[Path]()
     for inner, folders, files in os.walk(folder):
-        if len(Path(inner).relative_to(folder).parts) > MOST_FOLDERS:
-            raise RequestError(f"{Path(inner).relative_to(folder)} is deeper than any folder of a run")
-        for path in (Path(inner, name) for name in [*folders, *files]):
-            kind = os.lstat(path).st_mode
-            if any(fnmatchcase(path.name, pattern) for pattern in NOT_IMPORTED):
+        place = Path(inner).relative_to(folder)
+        if len(place.parts) > MOST_FOLDERS:
+            raise RequestError(f"{place} is deeper than any folder of a run")
+        for name in [*folders, *files]:
+            kind = os.lstat(Path(inner, name)).st_mode
+            if any(fnmatchcase(name, pattern) for pattern in NOT_IMPORTED) or stat.S_ISDIR(kind):
                 continue
-            if not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
-                raise RequestError(f"{path.relative_to(folder)} is a link, a pipe or a device: only files are imported")
-            if stat.S_ISREG(kind):
-                listed.append(path.relative_to(folder))
+            if not stat.S_ISREG(kind):
+                raise RequestError(f"{place / name} is a link, a pipe or a device: only files are imported")
+            listed.append(place / name)
     return listed
 
 

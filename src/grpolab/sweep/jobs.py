@@ -17,7 +17,6 @@ from grpolab.paths import Results, commit, plain, project_root, read_json, write
 from grpolab.run import preflight, tracking
 from grpolab.run.lease import is_taken
 from grpolab.run_files import read_outcome, read_warm_start
-from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import task_title
 from grpolab.study_names import find_namesake
 from grpolab.sweep.ledger import RUNNING, CellState, cell_state, committed_outcomes, set_failure_aside
@@ -41,7 +40,6 @@ class Job:
     warm_start: str | None = None  # signature of the warm start that must exist before
 
     def folder(self, results: Results) -> Path:
-        """Return the folder of its journal and outcome."""
         return results.run(self.signature) if self.kind == RUN else results.warm_start(self.signature)
 
     def outcome(self, results: Results) -> dict[str, Any] | None:
@@ -59,31 +57,34 @@ class Job:
 
 
 def run_job(cell: Cell, label: str) -> Job:
-    """Return the job of a cell."""
-    steps = cell.settings.planned_steps
-    return Job(RUN, cell.signature, label, cell.settings.model_dump(), cell.cost, steps, cell.warm_start)
+    settings = cell.settings
+    return Job(RUN, cell.signature, label, settings.model_dump(), cell.cost, settings.planned_steps, cell.warm_start)
 
 
 def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
     """Return the jobs of the warm starts that cells need and that are missing or damaged."""
     jobs = []
     for name, cell in {cell.warm_start: cell for cell in cells}.items():
-        warm = cell.settings.warm_start
-        label = f"warm start {task_title(cell.settings.task)}, seed {warm.seed}"
-        jobs.append(Job(WARM_START, name, label, cell.settings.model_dump(), cell.warm_start_cost, warm.max_steps))
+        settings, warm = cell.settings, cell.settings.warm_start
+        label = f"warm start {task_title(settings.task)}, seed {warm.seed}"
+        jobs.append(Job(WARM_START, name, label, settings.model_dump(), cell.warm_start_cost, warm.max_steps))
     return [job for job in jobs if job.outcome(results) is None]
 
 
-def check_runs(runs: Sequence[Resolved], results: Results, problems: Sequence[str] = ()) -> str | None:
+def check_plans(plans: Sequence[Plan], results: Results, problems: Sequence[str] = ()) -> str | None:
     """Check everything that can be checked before a run starts. Return the URI of the tracking store, or None.
 
     Raises RequestError with what is wrong, and with the caller's `problems`.
     """
+    runs = list({cell.signature: cell.settings for plan in plans for cell in plan.cells}.values())
+    studies = {plan.study.name: find_namesake(results, plan.study.name, plan.study.file) for plan in plans}
     # The checks read files, so runs that differ only in other keys are checked once.
     checked = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
     checked |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
     different = {str(run.model_dump(include=checked)): run for run in runs}
-    problems = [*(problem for run in different.values() for problem in preflight.check(run, results)), *problems]
+    namesakes = [f"study {name}: {problem}" for name, problem in studies.items() if problem]
+    found = [problem for run in different.values() for problem in preflight.check(run, results)]
+    problems = [*found, *namesakes, *problems]
     uri = tracking.store_uri(runs[0].machine.tracking_uri, results)
     try:
         if uri:
@@ -118,15 +119,9 @@ class Request:
                 "machine.results, machine.tracking_uri and launcher must be the same for all cells of a command"
             )
         self.launcher, self.results = settings[0].machine.launcher, Results.open(settings[0].machine.results)
-        problems = [
-            f"study {plan.study.name}: {problem}"
-            for plan in plans
-            if (problem := find_namesake(self.results, plan.study.name, plan.study.file))
-        ]
         parallel = max(run.data_parallel or 1 for run in settings)
-        if parallel > 1:
-            problems.append(f"data_parallel={parallel} is for a single run: a sweep gives each core or GPU a worker")
-        self.tracking_uri = check_runs(settings, self.results, problems)
+        single = f"data_parallel={parallel} is for a single run: a sweep gives each core or GPU a worker"
+        self.tracking_uri = check_plans(plans, self.results, [single] if parallel > 1 else [])
         self.committed = committed_outcomes(self.results) if count_committed else {}
         self._ended: dict[str, CellState] = {}  # results do not change, so they are read once
 
@@ -135,9 +130,7 @@ class Request:
         for name, state in self.states().items() if retry_failed else ():
             if state.state in (FAILED, DAMAGED):
                 set_failure_aside(self.results.run(name), damaged=state.state == DAMAGED)
-        created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit(project_root())
-        for plan in self.plans:
-            write_plan(self.results.plan(plan.study.name), plan.document(created, head))
+        write_plans(self.plans, self.results)
 
     def states(self) -> dict[str, CellState]:
         """Return the state of each cell, by signature."""
@@ -160,13 +153,14 @@ class Request:
         return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
 
 
-def write_plan(file: Path, document: dict[str, Any]) -> None:
-    """Write a plan.json unless nothing but its date has changed."""
-    document = plain(document)
-    now = {key: document[key] for key in ("created", "commit")}
-    if {**(read_json(file) or {}), **now} != document:
-        # Without indents: they take ten times as long.
-        write_atomic(file, json.dumps(document, allow_nan=False).encode())
+def write_plans(plans: Sequence[Plan], results: Results) -> None:
+    """Write the plan.json of each study unless nothing but its date has changed."""
+    created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit(project_root())
+    for plan in plans:
+        file, document = results.plan(plan.study.name), plain(plan.document(created, head))
+        if {**(read_json(file) or {}), "created": created, "commit": head} != document:
+            # Without indents: they take ten times as long.
+            write_atomic(file, json.dumps(document, allow_nan=False).encode())
 
 
 class Schedule:
@@ -179,12 +173,10 @@ class Schedule:
         self.add(sorted(jobs, key=lambda job: job.cost, reverse=True))
 
     def __bool__(self) -> bool:
-        """Return True while a job is unfinished."""
         return bool(self._open)
 
     @property
     def waiting(self) -> int:
-        """Number of jobs that no worker has."""
         return len(self._open) - len(self._out)
 
     def ready(self) -> Iterator[Job]:
@@ -201,7 +193,6 @@ class Schedule:
         self._open = dict(sorted(self._open.items(), key=lambda item: item[1].kind != WARM_START))  # stable
 
     def hand_out(self, job: Job) -> None:
-        """Note that a worker has the job."""
         self._out.add(job.signature)
 
     def pass_over(self, job: Job) -> None:
@@ -209,7 +200,6 @@ class Schedule:
         self._open[job.signature] = self._open.pop(job.signature)
 
     def put_back(self, job: Job) -> None:
-        """Note that no worker has the job any more."""
         self._out.discard(job.signature)
 
     def finished(self, job: Job, succeeded: bool) -> list[Job]:

@@ -17,7 +17,17 @@ from grpolab.run import tracking
 from grpolab.run_files import read_warm_start
 from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerPool, WorkerStartError, worker_slots
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule
-from grpolab.sweep.ledger import TITLES, CellState, JournalReader, average_runs, duration, first_line, format_row
+from grpolab.sweep.ledger import (
+    TITLES,
+    CellState,
+    Facts,
+    JournalReader,
+    Record,
+    average_runs,
+    duration,
+    first_line,
+    format_row,
+)
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.progress import Estimate, print_table, send, show_progress
 from grpolab.terminal import say
@@ -26,15 +36,14 @@ from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 Draw = Callable[[Results, str], None]
 
 ENGINES = {  # launcher -> its engine, imported only if it is asked for
-    "ray": "grpolab.sweep.ray_engine:RayEngine",
-    "slurm": "grpolab.sweep.slurm_engine:SlurmEngine",
+    "ray": "grpolab.sweep.cluster:RayEngine",
+    "slurm": "grpolab.sweep.cluster:SlurmEngine",
 }
 # Longest waits for the tracking store: at the end, and after Ctrl-C.
 MIRROR_SECONDS, INTERRUPTED_SECONDS = 600.0, 5.0
 
 
 def train(request: Request, todo: Sequence[Job], engine: Engine) -> None:
-    """Do the jobs on an engine, and show the progress."""
     places = min(engine.places, len(todo))
     try:
         with show_progress(todo, make_estimate(request, places), request.results) as progress:
@@ -75,24 +84,16 @@ def make_estimate(request: Request, workers: int) -> Estimate:
 def say_plan(request: Request, todo: Sequence[Job]) -> None:
     """Say how many runs the plans have, and how many are done."""
     states = request.states()
+    done = {name for name, state in states.items() if state.outcome is not None}
     studies = [
-        {
-            "study": plan.study.name,
-            "cells": len(plan.cells),
-            "seeds": plan.seeds,
-            "done": sum(states[cell.signature].outcome is not None for cell in plan.cells),
-        }
+        {"study": plan.study.name, "cells": len(plan.cells), "seeds": plan.seeds}
+        | {"done": sum(cell.signature in done for cell in plan.cells)}
         for plan in request.plans
         if plan.cells
     ]
-    kinds = Counter(job.kind for job in todo)
-    counts = {
-        "runs": len(states),
-        "done": len(states) - kinds[RUN],
-        "committed": sum(state.committed for state in states.values()),
-        "to_train": kinds[RUN],
-        "warm_starts": kinds[WARM_START],
-    }
+    kinds, committed = Counter(job.kind for job in todo), sum(state.committed for state in states.values())
+    counts = {"runs": len(states), "done": len(states) - kinds[RUN], "committed": committed}
+    counts |= {"to_train": kinds[RUN], "warm_starts": kinds[WARM_START]}
     if send("plan", studies=studies, **counts):
         return
     rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
@@ -100,7 +101,7 @@ def say_plan(request: Request, todo: Sequence[Job]) -> None:
     shared = sum(len(plan.cells) for plan in request.plans) - len(states)
     say(
         f"{counts['runs']} different runs{f' ({shared} cells are shared)' if shared else ''}, {counts['done']} done"
-        + (f" ({counts['committed']} of them in {request.results.reference})" if counts["committed"] else "")
+        + (f" ({committed} of them in {request.results.reference})" if committed else "")
         + f", {kinds[RUN]} to train, {kinds[WARM_START]} warm start{'s' * (kinds[WARM_START] != 1)} to make"
     )
     claiming = request.plans[-1:] if request.plans[-1].hypotheses else request.plans  # primary hypotheses stand for all
@@ -116,21 +117,15 @@ def _is_registered(plan: Plan) -> bool:
 
 def say_results(request: Request) -> None:
     """Print a table for each study: the means of each variant over its runs."""
-    outcomes = {
-        name: state.outcome
-        for name, state in request.states().items()
-        if state.outcome and not state.committed and state.state != DAMAGED
-    }
+    states = {name: state for name, state in request.states().items() if not state.committed and state.state != DAMAGED}
+    outcomes = {name: state.outcome for name, state in states.items() if state.outcome}
     journals = {name: JournalReader(request.results.run(name)).read() for name in outcomes}
     for plan in request.plans:
-        runs = defaultdict[str, list[str]](list)
+        runs = defaultdict[str, list[tuple[Record, Facts]]](list)
         for cell in plan.cells:
             if cell.signature in outcomes:
-                runs[cell.variant].append(cell.signature)
-        rows = {
-            variant: average_runs([(outcomes[name], journals[name].facts()) for name in names])
-            for variant, names in runs.items()
-        }
+                runs[cell.variant].append((outcomes[cell.signature], journals[cell.signature].facts()))
+        rows = {variant: average_runs(pairs) for variant, pairs in runs.items()}
         if rows and not send("results", study=plan.study.name, variants=rows):
             say(f"{plan.study.name}: means over runs")
             print_table(TITLES, [format_row(variant, row) for variant, row in rows.items()])
@@ -181,7 +176,6 @@ def say_end(
 
 
 def ui_command(study: str, results: Results) -> str:
-    """Return the command that shows a tracked study."""
     return f"grpolab ui {study}{results_option(results)}"
 
 

@@ -39,16 +39,12 @@ _COURSES = {
     "accuracy": "accuracy",  # in the journal of a warm start, on training prompts
 }
 COURSE = "{:.3f} -> {:.3f}"
+_CLIP = "share of tokens, after a batch's first optimiser step"
 # Column of a table of results -> its two facts, their format, their meaning.
 COLUMNS = {
     "accuracy": ("accuracy_start", "accuracy_end", COURSE, "held out: of one sampled answer, before -> after"),
     "reward": ("reward_start", "reward_end", COURSE, "mean of a batch, first -> last"),
-    "clip low, high": (
-        "clip_low",
-        "clip_high",
-        "{:.1%}, {:.1%}",
-        "share of tokens, after a batch's first optimiser step",
-    ),
+    "clip low, high": ("clip_low", "clip_high", "{:.1%}, {:.1%}", _CLIP),
     "entropy": ("entropy_start", "entropy_end", COURSE, "nat a token, first -> last batch"),
     "token ratio": ("ratio_min", "ratio_max", "{:.3g} to {:.3g}", "smallest to largest"),
 }
@@ -85,9 +81,8 @@ def cell_state(signature: str, results: Results, committed: Mapping[str, Record]
         return CellState(outcome["outcome"], outcome)
     if has_folder and is_taken(folder):
         return CellState(RUNNING, heartbeat=read_json(folder / "running.json"))
-    if outcome := committed.get(signature):
-        return CellState(outcome["outcome"], outcome, committed=True)
-    return CellState(MISSING)
+    outcome = committed.get(signature)
+    return CellState(outcome["outcome"], outcome, committed=True) if outcome else CellState(MISSING)
 
 
 def committed_outcomes(results: Results) -> dict[str, Record]:
@@ -146,12 +141,10 @@ def status(results: Results, study: str | None, now: float) -> Record:
     planned = {name: cells for part in names for name, cells in planned_cells(results, part).items()}
     for name, cells in planned.items():
         states = [cell_state(cell["signature"], results, committed) for cell in cells]
-        summaries[name] = {
-            "planned": len(cells),
-            "states": dict(Counter(state.state for state in states)),
-            "committed": sum(state.committed for state in states),
-            "cells": [_status_row(cell, state, results, now) for cell, state in zip(cells, states, strict=True)],
-        }
+        rows = [_status_row(cell, state, results, now) for cell, state in zip(cells, states, strict=True)]
+        counts = dict(Counter(state.state for state in states))
+        kept = sum(state.committed for state in states)
+        summaries[name] = {"planned": len(cells), "states": counts, "committed": kept, "cells": rows}
     return summaries
 
 
@@ -193,7 +186,6 @@ class JournalReader:
 
     def _forget(self) -> None:
         self._restarts = self._journal.restarts
-        self.accuracy_now: float | None = None
         self.clip_now: float | None = None  # clip/active of the last optimiser step
         self._facts: Facts = {}
         self._rewards = set[float]()  # two at most: enough to know that they differ
@@ -215,20 +207,23 @@ class JournalReader:
             if metric in record:
                 self._facts.setdefault(f"{name}_start", float(record[metric]))
                 self._facts[f"{name}_end"] = float(record[metric])
-        self.accuracy_now = self._facts.get("accuracy_end")
         if {"reward/mean", "reward/std"} <= record.keys() and len(self._rewards) < 2:
             mean, spread = float(record["reward/mean"]), float(record["reward/std"])
             self._rewards |= {round(mean, 6), round(mean + spread, 6)}
         if record.get("kind") != "update":
             return
-        for name, metric, extreme in (("ratio_min", "ratio/token_min", min), ("ratio_max", "ratio/token_max", max)):
-            if metric in record and not math.isnan(value := float(record[metric])):
-                self._facts[name] = extreme(self._facts.get(name, value), value)
+        for end, extreme in (("min", min), ("max", max)):
+            if not math.isnan(value := float(record.get(f"ratio/token_{end}", math.nan))):
+                self._facts[f"ratio_{end}"] = extreme(self._facts.get(f"ratio_{end}", value), value)
         if "clip/active" in record:
             self.clip_now = float(record["clip/active"])
             is_later = record["iteration"] > 0 or record["minibatch"] > 0
             shares = {f"clip_{side}": float(record[f"clip/active_{side}"]) for side in ("low", "high")}
             self._clipped[is_later].append(shares)
+
+    @property
+    def accuracy_now(self) -> float | None:
+        return self._facts.get("accuracy_end")
 
     def facts(self) -> Facts:
         """Return the facts that COLUMNS names, as far as the journal has them.

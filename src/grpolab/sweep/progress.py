@@ -1,20 +1,6 @@
 """Progress of a sweep and the time left: a live table on a terminal, else lines, or events for a program.
 
-`--json-lines` makes every line of standard output a JSON object with `event` and `time` (unix seconds):
-
-    plan         studies (study, cells, seeds, done), runs, done, committed, to_train, warm_starts
-    started      signature, kind (run or warm_start), label, worker
-    step         signature, step, steps, accuracy and clip (null until known); at most one a second
-    returned     signature, kind, label, reason: its worker died, and it is tried again
-    finished     signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, result (the facts of
-                 `ledger.JournalReader`), seconds_left (of all; null: no estimate)
-    look         seeds, verdicts (hypotheses by verdict), open (names); before the `plan` of the next (--until-decided)
-    results      study, variants: runs by outcome, means of the facts and of seconds
-    note         text: everything else that is said
-    end          counts (runs by outcome), exit_code
-    interrupted  in place of `end` after Ctrl-C or SIGTERM: exit code 130
-
-A wrong request is reported on standard error, with exit code 2 and no event.
+`docs/command_line.md` lists the events of `--json-lines`.
 """
 
 from __future__ import annotations
@@ -112,7 +98,7 @@ class Progress:
         self.estimate, self.results = estimate, results
         self.total = Counter(job.kind for job in jobs)
         self.outcomes: Counter[str] = Counter()  # of runs
-        self.warm_starts = 0  # number of finished ones
+        self.warm_starts = 0  # finished
         self.running: dict[str, RunningJob] = {}
         self._open = {job.signature: job for job in jobs}
         self._began = self._last_line = time.monotonic()
@@ -157,16 +143,13 @@ class Progress:
             self.print_finished(job, outcome, journal)
 
     def print_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
-        """Print a line about a job that has an outcome."""
-        parts = [outcome_line(job, outcome)]
-        parts += [duration(outcome["seconds"])] if outcome.get("seconds") else []
+        parts = [outcome_line(job, outcome), duration(outcome["seconds"]) if outcome.get("seconds") else ""]
         if journal and (summary := journal.summarize()):
             parts.append(summary + (" on training prompts" if job.kind == WARM_START else ""))
         parts += ["the reward never moved"] if journal and journal.only_reward is not None else []
-        self.note(f"{self.count(job.kind)} {', '.join(parts)}{self._left_in_brackets()}")
+        self.note(f"{self.count(job.kind)} {', '.join(filter(None, parts))}{self._left_in_brackets()}")
 
     def print_running(self) -> None:
-        """Print a line about the running jobs."""
         jobs = [
             ", ".join(filter(None, [f"{running.job.label} {running.position()}", running.journal.summarize()]))
             for running in self.running.values()
@@ -184,7 +167,6 @@ class Progress:
         return f"[{self.outcomes.total()}/{self.total[RUN]}]"
 
     def left(self) -> str:
-        """Return the time left in words, or ''."""
         return self.estimate.describe(self.costs_left())
 
     def _left_in_brackets(self) -> str:
@@ -210,7 +192,6 @@ class LiveProgress(Progress):
         """Do nothing: the table shows it."""
 
     def draw(self) -> RenderableType:
-        """Return the table as it is now."""
         head = [self.count()]
         if self.total[WARM_START]:
             head.append(f"warm starts {self.warm_starts}/{self.total[WARM_START]}")

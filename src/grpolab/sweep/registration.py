@@ -29,19 +29,13 @@ Margins = Mapping[str, Mapping[str, float | None]]  # hypothesis -> place (level
 def hypothesis_texts(study: Study, settings: Mapping[str, RunSettings]) -> dict[str, str]:
     """Return everything that decides each hypothesis as text, by id; `settings` are the composed variants.
 
-    Defaults are left out, so that a new key of study files changes no registration, and so is what decides nothing
-    (PAGE).
+    Left out are defaults, so that a new key of study files changes no registration, and PAGE.
     """
-    variants = {
-        name: resolve_run(run.model_copy(update={"seed": 0})).signature for name, run in sorted(settings.items())
-    }
+    seed_0 = {name: run.model_copy(update={"seed": 0}) for name, run in sorted(settings.items())}
+    variants = {name: resolve_run(run).signature for name, run in seed_0.items()}
     rules = study.model_dump(mode="json", include=_RULES, exclude_defaults=True), variants
-    return {
-        claim.id: json.dumps(
-            [claim.model_dump(mode="json", exclude_defaults=True, exclude=PAGE), *rules], sort_keys=True
-        )
-        for claim in study.hypotheses
-    }
+    texts = {claim.id: claim.model_dump(mode="json", exclude_defaults=True, exclude=PAGE) for claim in study.hypotheses}
+    return {name: json.dumps([text, *rules], sort_keys=True) for name, text in texts.items()}
 
 
 def find_registrations(name: str, texts_now: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -65,7 +59,6 @@ def find_registrations(name: str, texts_now: Mapping[str, str]) -> dict[str, dic
 
 
 def _digest(text: str | None, seeds: Sequence[int], looks: Sequence[int], margins: Mapping[str, float | None]) -> str:
-    """16 hex digits of SHA-256."""
     whole = json.dumps([text, sorted(seeds), list(looks), dict(margins)], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
@@ -112,10 +105,8 @@ def register(
         "seeds": sorted(seeds),
         "looks": list(looks),
         "explored": list(explored),
-        "margins": {hypothesis: dict(margins[hypothesis]) for hypothesis in texts_now},
-        "hypotheses": {
-            hypothesis: _digest(text, seeds, looks, margins[hypothesis]) for hypothesis, text in texts_now.items()
-        },
+        "margins": {claim: dict(margins[claim]) for claim in texts_now},
+        "hypotheses": {claim: _digest(text, seeds, looks, margins[claim]) for claim, text in texts_now.items()},
     }
     text = json.dumps(line)
     with (root / REGISTRY).open("a") as file:

@@ -121,8 +121,8 @@ def _unknown_key(key: str, value: Any, beside: list[str], also: Sequence[str]) -
     """Say what to write instead. `value` is a mapping if another framework's dotted name was given."""
     if "." in key or not also:
         return [f"{key} is unknown{near_matches(key, beside)}; allowed here: {', '.join(beside)}"]
-    given = [name for name, _ in dotted({key: value})] or [key]
-    if hints := {name: hint for name in given if (hint := suggest_our_names(name))}:
+    names = [name for name, _ in dotted({key: value})] or [key]
+    if hints := {name: hint for name in names if (hint := suggest_our_names(name))}:
         return [f"{name} is unknown: write {hint}" for name, hint in hints.items()]
     near = near_matches(key, dict.fromkeys([*beside, *also]))
     return [f"{key} is unknown{near}; `grpolab train --help` lists every key"]

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, create
 
 from grpolab.bounded import parse_yaml, read_text
 from grpolab.errors import RequestError
+from grpolab.identity import dotted
 from grpolab.meanings import METRICS
 from grpolab.quantities import GAINS, LABELS, QUANTITIES, Thresholds
 from grpolab.settings.run import RunSettings
@@ -179,7 +180,6 @@ class Study(StudyFile):
         return self
 
     def variants(self) -> list[Levels]:
-        """Return every combination of levels that is not skipped."""
         every = [dict(zip(self.factors, levels, strict=True)) for levels in product(*self.factors.values())]
         return [levels for levels in every if not any(part.items() <= levels.items() for part in self.skip)]
 
@@ -188,10 +188,11 @@ class Study(StudyFile):
 
         Raises RequestError if it names tuned values (`tuned=STUDY`) that do not exist.
         """
-        arm = levels[self.compare]
-        chosen = [self.factors[factor][level] for factor, level in levels.items()]
-        of_arm = [level[arm] if isinstance(level, dict) else level for level in chosen]
-        return with_tuned_values([*self.overrides, *(text for overrides in of_arm for text in overrides)], arm)
+        arm, overrides = levels[self.compare], [*self.overrides]
+        for factor, name in levels.items():
+            level = self.factors[factor][name]
+            overrides += level[arm] if isinstance(level, dict) else level
+        return with_tuned_values(overrides, arm)
 
     @property
     def tunings(self) -> list[dict[str, Any]]:
@@ -230,8 +231,9 @@ def load(name: str) -> Study | Collection:
         raise RequestError(f"{shown} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise RequestError(f"{shown} must be a mapping of question, factors, ...")
-    if given := [key for key in ("name", "file") if key in content]:
-        raise RequestError(f"{shown}: {given[0]} is unknown: a study is named by its file")
+    for key in ("name", "file"):
+        if key in content:
+            raise RequestError(f"{shown}: {key} is unknown: a study is named by its file")
     model = Collection if "includes" in content else Study
     try:
         return model.model_validate({"name": file.stem, "file": shown, **content})
@@ -286,18 +288,12 @@ def _find_problems(study: Study) -> Iterator[str]:
 
 def _find_unknown_names(claim: Hypothesis, factors: Factors, compare: str) -> Iterator[str]:
     label, arms, metrics = f"hypothesis {claim.id}", factors.get(compare, {}), [*METRICS, *QUANTITIES]
-    contrast, provided = claim.contrast, claim.provided
-    names: list[tuple[str, str | None, Iterable[str]]] = [
-        ("contrast.of", contrast.of if contrast else None, arms),
-        ("contrast.minus", contrast.minus if contrast else None, arms),
-        *(("trend", arm, arms) for arm in claim.trend or ()),
-        ("metric", claim.metric, metrics),
-        ("range_over", claim.range_over, factors),
-        ("provided.metric", provided.metric if provided else None, metrics),
-        ("provided.of", provided.of if provided else None, arms),
-    ]
-    for key, name, known in names:
-        yield from unknown(f"{label}: {key}", [name] if name is not None else [], known)
+    known_at: dict[str, Iterable[str]] = {"contrast.of": arms, "contrast.minus": arms, "trend": arms, "metric": metrics}
+    known_at |= {"range_over": factors, "provided.metric": metrics, "provided.of": arms}
+    written = dict(dotted(claim.model_dump()))
+    for key, known in known_at.items():
+        names = written.get(key)
+        yield from unknown(f"{label}: {key}", [names] if isinstance(names, str) else names or [], known)
     yield from unknown_levels(f"{label}: where", claim.where, factors)
     if compare in claim.where:
         yield f"{label}: where.{compare} is the factor that is compared: name levels of other factors"
@@ -342,15 +338,13 @@ def unequal_budgets(study: Study, variants: Sequence[tuple[Levels, RunSettings]]
     for claim in study.hypotheses:
         unit = "completions" if claim.budget == "rollouts" else "optimiser steps"
         for facet in claim.facets(study.compare, [levels for levels, _ in variants]):
-            runs = {variant_name(levels): settings_of[variant_name(levels)] for levels in facet}
+            runs = {name: settings_of[name] for name in map(variant_name, facet)}
             amounts = {
                 name: run.planned_steps * run.batch_size if claim.budget == "rollouts" else run.optimizer_steps
                 for name, run in runs.items()
             }
             few, many = min(amounts, key=amounts.__getitem__), max(amounts, key=amounts.__getitem__)
             if amounts[few] != amounts[many]:
-                yield (
-                    f"hypothesis {claim.id}: budget={claim.budget} does not hold: {few} has {amounts[few]} {unit},"
-                    f" {many} has {amounts[many]}"
-                )
+                have = f"{few} has {amounts[few]} {unit}, {many} has {amounts[many]}"
+                yield f"hypothesis {claim.id}: budget={claim.budget} does not hold: {have}"
                 break

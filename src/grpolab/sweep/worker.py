@@ -31,7 +31,6 @@ LEFT = {"outcome": MISSING, "reason": "left at a rollout boundary"}
 
 
 def main() -> int:
-    """Serve until standard input ends; return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then sends SIGTERM
     die_with_parent()
     with contextlib.suppress(OSError):  # out of memory, Linux ends a worker before its parent
@@ -80,7 +79,6 @@ class Worker:
             raise SystemExit(0)
 
     def answer(self, request: dict[str, Any]) -> None:
-        """Do a job; send its steps and its outcome."""
         kind, name = request["job"], request["signature"]
 
         def on_step(step: int) -> None:

@@ -36,10 +36,7 @@ Plant = Callable[[MlflowClient, str, Path], object]
 PLANTED: dict[str, tuple[Plant, str]] = {
     "another value": (lambda client, run, _: client.log_metric(run, "loss", 9.0, step=99), "the last loss is 9.0"),
     "a metric of nobody": (lambda client, run, _: client.log_metric(run, "mine", 1.0), "the last mine is 1.0"),
-    "a step twice": (
-        lambda client, run, _: client.log_metric(run, "system/rss_mib", 1.0, step=1),
-        "the number of rollout steps is 4, the run folder says 3",
-    ),
+    "a step twice": (lambda client, run, _: client.log_metric(run, "system/rss_mib", 1.0, step=1), "steps is 4"),
     "another status": (lambda client, run, _: client.update_run(run, "RUNNING"), "the status is RUNNING"),
     "another outcome": (lambda client, run, _: client.set_tag(run, "outcome", "diverged"), "the tag outcome is diverg"),
     "another arm": (lambda client, run, _: client.set_tag(run, "arm", "high"), "the tag arm is high"),

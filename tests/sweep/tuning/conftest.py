@@ -1,9 +1,5 @@
 """What the tests of the tuner share."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from tuning_project import TuningProject
 
@@ -12,13 +8,13 @@ from grpolab.sweep.tuning import arms
 
 
 @pytest.fixture(scope="session")
-def composer() -> Composer:
+def composer():
     """What Hydra made of conf/ once: a tenth of a second for each choice of groups."""
     return Composer()
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, composer: Composer) -> TuningProject:
+def project(tmp_path, monkeypatch, composer):
     """A project with the study `mine`."""
     monkeypatch.setattr(arms, "Composer", lambda: composer)
     return TuningProject(tmp_path, monkeypatch)

@@ -1,14 +1,11 @@
 """kill -9 of the command at any moment: it ends with the trials of the straight one, and leaves nothing behind."""
 
-import signal
-import subprocess
 from collections import Counter
 from functools import partial
 
-import psutil
 import pytest
 from fake_sweep import wait_for
-from tuning_project import TuningProject
+from tuning_project import kill
 
 from grpolab.errors import RequestError
 
@@ -16,30 +13,17 @@ PATIENCE = 120.0
 TRIALS = 4
 
 
-def kill(command: subprocess.Popen) -> None:
-    """With -9; its workers must die with it."""
-    workers = psutil.Process(command.pid).children(recursive=True)
-    command.send_signal(signal.SIGKILL)
-    command.wait()
-    _, alive = psutil.wait_procs(workers, timeout=90)
-    assert not alive
-
-
-def far_enough(project: TuningProject, command: subprocess.Popen, steps: int) -> bool:
-    return command.poll() is not None or len(project.steps()) >= steps
-
-
-def interrupted(project: TuningProject, *options: str, moments: list[int]) -> int:
+def interrupted(project, *options, moments):
     """The exit code of the last command, the others having been killed after so many steps in all."""
     for steps in moments:
         command = project.start(*options)
-        wait_for(partial(far_enough, project, command, steps), PATIENCE)
+        wait_for(partial(project.far_enough, command, steps), PATIENCE)
         if command.poll() is None:
             kill(command)
     return project.start(*options).wait(PATIENCE)
 
 
-def without_numbers(trials: list[dict]) -> list[dict]:
+def without_numbers(trials):
     """Trials without their numbers: one that a killed command left is retried under another."""
     return [{key: value for key, value in trial.items() if key != "number"} for trial in trials]
 
@@ -71,7 +55,7 @@ def test_a_second_command_is_refused_while_the_first_tunes(project):
     project.write(trials=TRIALS)
     project.seconds = 0.05
     first = project.start("--jobs=1")
-    wait_for(partial(far_enough, project, first, 3), PATIENCE)
+    wait_for(partial(project.far_enough, first, 3), PATIENCE)
     with pytest.raises(RequestError, match="another command tunes it"):
         project.tune()
     kill(first)

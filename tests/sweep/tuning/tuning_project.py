@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -39,6 +40,7 @@ STUDY: dict[str, Any] = {
         "pruner": {"name": "median", "window": 2, "after": 3, "startup_trials": 3},
     },
 }
+UNTUNED = {key: value for key, value in STUDY.items() if key != "tuning"}
 COMMAND = """
 import sys
 sys.path.insert(0, {here!r})
@@ -63,6 +65,14 @@ def draw(results: Results, study: str) -> None:
     """Nothing."""
 
 
+def kill(command: subprocess.Popen[bytes]) -> None:
+    """With -9; its workers must die with it."""
+    workers = psutil.Process(command.pid).children(recursive=True)
+    command.kill()
+    command.wait()
+    assert not psutil.wait_procs(workers, timeout=90)[1]
+
+
 class TuningProject:
     """The project, and its results in `root`."""
 
@@ -75,10 +85,11 @@ class TuningProject:
         self._monkeypatch = monkeypatch
         self.write()
 
-    def write(self, name: str = "mine", **tuning: Any) -> None:
+    def write(self, name: str = "mine", study: Mapping[str, Any] = STUDY, **tuning: Any) -> None:
         """The study, with some keys of its tuning changed; None: without."""
         changed = {key: value for key, value in {**STUDY["tuning"], **tuning}.items() if value is not None}
-        (self.folder / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump({**STUDY, "tuning": changed}))
+        whole = {**study, "tuning": changed} if "tuning" in study else {**study}
+        (self.folder / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump(whole))
 
     def tune(self, *overrides: str, jobs: int = 1, storage: str | None = None) -> int:
         """In this process; the exit code."""
@@ -94,6 +105,9 @@ class TuningProject:
         log = (self.folder / "said.txt").open("ab")
         return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=log, stderr=log)
 
+    def far_enough(self, command: subprocess.Popen[bytes], steps: int) -> bool:
+        return command.poll() is not None or len(self.steps()) >= steps
+
     @property
     def orders(self) -> str:
         """What the workers are told."""
@@ -101,11 +115,9 @@ class TuningProject:
 
     @property
     def trials_file(self) -> Path:
-        """trials.json."""
         return self.root / "studies" / "mine" / "tuning" / "trials.json"
 
     def document(self) -> dict[str, Any]:
-        """Its content."""
         return json.loads(self.trials_file.read_text())
 
     def trials(self) -> list[dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""The figure catalogue. A figure is a function `draw_<name>` of a file in this folder, loaded when it is drawn."""
+"""The figure catalogue. A figure is a function `draw_<name>` of a file in this folder, loaded when it is drawn.
+
+The function's docstring is the caption; `{study...}` in it stands for an attribute of the study.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ FIGURES = {
     "F2": Entry("clipping", "clip_fraction"),
     "F3": Entry("clipping", "clip_ceiling"),
     "F4": Entry("clipping", "counterfactual_clipping"),
-    "F5": Entry("ratios", "log_ratio_spread"),
-    "F6": Entry("ratios", "ratio_range"),
-    "F8": Entry("ratios", "response_ratio"),
+    "F5": Entry("clipping", "log_ratio_spread"),
+    "F6": Entry("clipping", "ratio_range"),
+    "F8": Entry("clipping", "response_ratio"),
     "F9": Entry("surfaces", "objective_shape"),
     "F10": Entry("surfaces", "gradient_weight"),
     "F12": Entry("learning", "entropy"),

@@ -1,6 +1,8 @@
-"""Figures of clipping: how much is clipped, how much could be, by whose definition, and by what range."""
+"""Figures of clipping and of the ratios that are clipped: how much, how much could be, by whose definition, how far."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,16 +12,20 @@ from numpy.typing import NDArray
 
 from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import MEAN, MEAN_DOTS, OVER_TIME, Drawing, NotDrawnError, Sheet, smooth
+from grpolab.report.figures.panels import GEOMETRIC, MEAN, MEAN_DOTS, OVER_TIME, Drawing, NotDrawnError, Sheet
+from grpolab.report.journals import QUARTERS, at_quarters
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, clip_ceiling, run_means
+from grpolab.report.stability import after_first_step
 from grpolab.report.statistics.intervals import share_band, share_interval, t_band
-from grpolab.report.style import QUIET, ArmStyle, arm_styles
-from grpolab.vocabulary import EXCESS_EDGES, SIGNS
+from grpolab.report.style import QUIET, ArmStyle, Series, arm_styles
+from grpolab.vocabulary import EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, quantile_metric
 
 
 def draw_clip_fraction(study: StudyRuns) -> Drawing:
-    """Draw F2."""
+    """Share of tokens whose gradient clipping set to zero (below the range with A<0, above it with A>0): mean over the
+    optimiser steps of a rollout step, of which the first can never clip.
+    """
     rows = {
         "clipped below\n(tokens with A≠0)": ("updates", "clip/active_low_nz"),
         "clipped above\n(tokens with A≠0)": ("updates", "clip/active_high_nz"),
@@ -27,15 +33,14 @@ def draw_clip_fraction(study: StudyRuns) -> Drawing:
     }
     sheet = panels.draw_curves(study, rows, height=1.35)
     sheet.start_at_zero(as_percent=True)
-    caption = (
-        "Share of tokens whose gradient clipping set to zero (below the range with A<0, above it with A>0): mean over"
-        " the optimiser steps of a rollout step, of which the first can never clip."
-    )
-    return sheet.finish(caption, OVER_TIME)
+    return sheet.finish(OVER_TIME)
 
 
 def draw_clip_ceiling(study: StudyRuns) -> Drawing:
-    """Draw F3."""
+    """Share of tokens that clipping silenced (`clip/active`, each token counted once whatever the ratio level), mean
+    over all optimiser steps, on a log scale. Grey: the ceiling, (1 - share of zero-variance groups)(1 - 1/updates per
+    batch). 0 is written out.
+    """
     sheet = Sheet(study, [""], height=0.3 + 0.2 * len(study.arms))
     clip_shares, ceilings = run_means(study, "clip/active"), clip_ceiling(study)
     smallest = 0.1  # above 0, for the log scale
@@ -61,12 +66,7 @@ def draw_clip_ceiling(study: StudyRuns) -> Drawing:
     clipped = Line2D([], [], color="0.3", marker="o", linestyle="", label="clipped")
     grey = Line2D([], [], color=QUIET, marker="|", markersize=8, markeredgewidth=2, linestyle="", label="ceiling")
     sheet.draw_legend([clipped, grey], arms=())
-    caption = (
-        "Share of tokens that clipping silenced (`clip/active`, each token counted once whatever the ratio level), mean"
-        " over all optimiser steps, on a log scale. Grey: the ceiling, (1 - share of zero-variance groups)(1 -"
-        " 1/updates per batch). 0 is written out."
-    )
-    return sheet.finish(caption, MEAN_DOTS)
+    return sheet.finish(MEAN_DOTS)
 
 
 # Our own counts that users of frameworks also look at.
@@ -77,7 +77,10 @@ _OURS = {
 
 
 def draw_clip_conventions(study: StudyRuns) -> Drawing:
-    """Draw D1. Frameworks whose numbers agree in every record share a line."""
+    """The clip fraction of the runs of `{study.baseline}` as each framework defines it (docs/dialects.md): mean over
+    the rollout steps at each pass over a batch, and over the passes of each rollout step. Frameworks whose numbers
+    agree in every record share a line.
+    """
     rows = {"clipped, by pass": "iteration", "clipped, by rollout step": "rollout_step"}
     sheet = Sheet(study, rows, height=1.9, share_x=False)
     baseline = study.updates[study.updates["arm"] == study.baseline]
@@ -92,17 +95,16 @@ def draw_clip_conventions(study: StudyRuns) -> Drawing:
             f"no update of `{study.baseline}` has diagnostics.clip_conventions: make sweep STUDY={study.name}"
         )
     labels = {convention(name): ", ".join(names) for name, names in groups.items()} | _OURS
-    sheet.styles = dict(zip(labels, arm_styles([*groups, *_OURS]).values(), strict=True))
+    looks = dict(zip(labels, arm_styles([*groups, *_OURS]).values(), strict=True))
+    sheet.styles = looks
     for (row, facet), panel in sheet.grid.items():
         updates, x = baseline[baseline["facet"] == facet], rows[row]
         for metric, label in labels.items():
             values_XS = panels.pivot_seeds(updates, x, metric)
             is_sum = not values_XS.empty and values_XS.max(axis=None) > 1  # over sequences
-            values_XS = smooth(values_XS) if x == "rollout_step" else values_XS
-            band = t_band if is_sum else share_band
-            sheet.draw_means(
-                panel, values_XS, sheet.styles[metric], band, metric=metric, label=label, by=x, facet=facet
-            )
+            values_XS = panels.smooth(values_XS) if x == "rollout_step" else values_XS
+            of_line: dict[str, Any] = {"metric": metric, "label": label, "by": x, "facet": facet}
+            sheet.draw_means(panel, values_XS, looks[metric], t_band if is_sum else share_band, **of_line)
         panel.set_xlabel("pass (0 = first)" if x == "iteration" else "rollout steps")
         panels.set_whole_ticks(panel)
     sheet.start_at_zero()
@@ -112,30 +114,27 @@ def draw_clip_conventions(study: StudyRuns) -> Drawing:
             panel.yaxis.set_major_formatter(FuncFormatter(lambda share, _: panels.write_plainly(share)))
         else:
             panel.yaxis.set_major_formatter(PercentFormatter(1))
-    handles = [Line2D([], [], **sheet.styles[metric].line_options, label=label) for metric, label in labels.items()]
+    handles = [panels.line_of(looks[metric], label) for metric, label in labels.items()]
     sheet.figure.legend(handles=handles, loc="outside lower center", ncols=1, handlelength=2.6)
-    caption = (
-        f"The clip fraction of the runs of `{study.baseline}` as each framework defines it (docs/dialects.md): mean"
-        " over the rollout steps at each pass over a batch, and over the passes of each rollout step. Frameworks whose"
-        " numbers agree in every record share a line."
-    )
-    return sheet.finish(caption, OVER_TIME)
+    return sheet.finish(OVER_TIME)
 
 
 LEAST_SHARE = 1e-4  # below it F4 shows nothing: it would be single tokens
 
 
 def draw_counterfactual_clipping(study: StudyRuns) -> Drawing:
-    """Draw F4."""
+    """Share of tokens that a symmetric clip range would have silenced in the runs of `{study.baseline}`, had it met
+    their token ratios or their sequence ratios; last optimiser step of every rollout step with a histogram.
+    """
     sheet = Sheet(study, ["would be clipped\n(share of tokens)"], height=2.0)
-    styles = {"token": ArmStyle("#0072b2", "-", "o"), "sequence": ArmStyle("#d55e00", "--", "s")}
+    looks = {"token": ArmStyle("#0072b2", "-", "o"), "sequence": ArmStyle("#d55e00", "--", "s")}
     for (_, facet), panel in sheet.grid.items():
         histograms = dict(study.by_arm("histograms", facet)).get(study.baseline, study.histograms.iloc[:0])
-        for level, style in styles.items():
+        for level, look in looks.items():
             beyond = {seed: share_beyond(records, level) for seed, records in histograms.groupby("seed")}
             shares_XS = pd.DataFrame(beyond, index=list(EXCESS_EDGES))
             shares_XS = shares_XS[(shares_XS > 0).any(axis=1)]  # edges that no seed passed are left out
-            sheet.draw_means(panel, shares_XS, style, share_band, level=level, facet=facet, arm=study.baseline)
+            sheet.draw_means(panel, shares_XS, look, share_band, level=level, facet=facet, arm=study.baseline)
         panels.set_log_axis(panel, "x")
         panels.set_log_axis(panel, "y", panels.write_percent)
         panel.set_xticks([1e-4, 1e-2, 1], ["0.0001", "0.01", "1"])
@@ -145,14 +144,10 @@ def draw_counterfactual_clipping(study: StudyRuns) -> Drawing:
         for epsilon in sorted(e for e in ranges if EXCESS_EDGES[0] <= e <= EXCESS_EDGES[-1]):
             panel.axvline(epsilon, color=QUIET, linewidth=0.7, linestyle=":", zorder=0)
     sheet.label_x("clip range epsilon")
-    handles = [Line2D([], [], color=s.colour, linestyle=s.line, label=f"{level} ratio") for level, s in styles.items()]
+    handles = [Line2D([], [], color=s.colour, linestyle=s.line, label=f"{level} ratio") for level, s in looks.items()]
     handles.append(Line2D([], [], color=QUIET, linewidth=0.7, linestyle=":", label="ranges of the study's arms"))
     sheet.draw_legend(handles, arms=())
-    caption = (
-        f"Share of tokens that a symmetric clip range would have silenced in the runs of `{study.baseline}`, had it met"
-        " their token ratios or their sequence ratios; last optimiser step of every rollout step with a histogram."
-    )
-    return sheet.finish(caption, MEAN)
+    return sheet.finish(MEAN)
 
 
 def share_beyond(records: pd.DataFrame, level: str) -> NDArray:
@@ -164,3 +159,79 @@ def share_beyond(records: pd.DataFrame, level: str) -> NDArray:
     tokens = sum(np.sum(row, dtype=float) for row in records["position/count"])  # rows may differ in length
     beyond = np.cumsum(counts[::-1])[::-1]
     return beyond[2:] / tokens
+
+
+def draw_ratio_range(study: StudyRuns) -> Drawing:
+    """Smallest and largest importance ratio of each rollout step, of tokens and of whole sequences (geometric mean),
+    over all its optimiser steps and completions; log scale. Above 1 the largest, below 1 the smallest.
+    """
+    rows = {f"{level} ratio,\nsmallest and largest": level for level in LEVELS}
+    sheet = Sheet(study, rows, height=1.9)
+    sheet.mark(1)
+    for row, level in rows.items():
+        for end in ("min", "max"):
+            sheet.draw_metric(row, "updates", f"ratio/{level}_{end}", log=True, how=end)
+    sheet.label_x("rollout steps")
+    sheet.draw_legend()
+    return sheet.finish(GEOMETRIC)
+
+
+def draw_log_ratio_spread(study: StudyRuns) -> Drawing:
+    """Natural logarithm of the token ratio and of the sequence ratio (0: unchanged) at the last optimiser step of the
+    rollout steps that end the quarters of each run, side by side for each arm. Thick: 1% to 99% of the batch; thin:
+    0.1% to 99.9%; white: the median. Linear between -0.1 and 0.1, logarithmic beyond.
+    """
+    words = {"pos": "A > 0", "neg": "A < 0"}
+    rows = {f"log {level} ratio,\n{words[sign]}": (level, sign) for level in LEVELS for sign in SIGNS}
+    sheet = Sheet(study, rows, height=1.3)
+    sheet.mark(0)
+    for panel in sheet.grid.values():
+        panel.set_yscale("symlog", linthresh=0.1)
+    thick = min(2.6, 13 / len(study.arms))  # points
+    for row, (level, sign) in rows.items():
+        names = {quantile_metric(level, quantile, sign): quantile for quantile in QUANTILES}
+        for panel, facet, arm, updates in sheet.by_arm(row, "updates"):
+            series: Series = {"x": []}
+            quantiles = pd.DataFrame()  # of the log ratio (columns) by quarter and seed (index)
+            if names.keys() <= set(updates):
+                ends = at_quarters(updates).set_index(["quarter", "seed"])[list(names)].rename(columns=names)
+                quantiles = np.log(ends.dropna(how="all").astype("float64"))
+            if len(quantiles):
+                colour, middle = sheet.styles[arm].colour, quantiles.groupby(level="quarter").median()
+                x = study.arms.index(arm) + 0.2 * (middle.index.to_series() - (QUARTERS + 1) / 2)  # side by side
+                panel.vlines(x, middle["p001"], middle["p999"], color=colour, linewidth=0.7)
+                panel.vlines(x, middle["p01"], middle["p99"], color=colour, linewidth=thick, alpha=0.75)
+                panel.plot(x, middle["p50"], "_", color="white", markersize=thick, markeredgewidth=0.8)
+                series = {"x": middle.index.tolist(), **middle.to_dict("list")}
+            sheet.record(series, level=level, sign=sign, facet=facet, arm=arm)
+    arms = [panels.arm_label(study, arm) for arm in study.arms]
+    for (_, facet), panel in sheet.grid.items():
+        if not panel.collections:
+            sheet.write_lack(panel, "no run here has diagnostics.quantiles", facet=facet)
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.set_xticks(range(len(arms)), arms, rotation=35, ha="right", rotation_mode="anchor")
+        panel.set_xlim(-0.6, len(arms) - 0.4)
+        panel.grid(axis="x", visible=False)
+    return sheet.finish("median over seeds of each quantile")
+
+
+def draw_response_ratio(study: StudyRuns) -> Drawing:
+    """Mean sequence ratio (geometric mean over a response's tokens) of the responses with a positive and with a
+    negative advantage, over the optimiser steps of a rollout step after the first, in which every ratio is 1. Last row:
+    the mean ratio of all tokens, those without an advantage included.
+    """
+    rows = {
+        "mean sequence ratio,\nA > 0": "ratio/sequence_mean_pos",
+        "mean sequence ratio,\nA < 0": "ratio/sequence_mean_neg",
+        "mean token ratio,\nall tokens": "ratio/token_mean",
+    }
+    sheet = Sheet(study, rows, height=1.35, share_y=False)
+    sheet.mark(1)
+    for row, metric in rows.items():
+        sheet.draw_metric(row, after_first_step(study.updates), metric)
+    for (_, facet), panel in sheet.grid.items():
+        if len(panel.lines) == 1:  # the mark
+            sheet.write_lack(panel, "no batch here has a second update", facet=facet)
+    sheet.label_x("rollout steps")
+    sheet.draw_legend()
+    return sheet.finish(OVER_TIME)

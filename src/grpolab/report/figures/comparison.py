@@ -1,37 +1,28 @@
-"""Figures that compare arms: paired differences, aggregates over tasks, time to a threshold, stability, the ladder."""
+"""Figures that compare arms: paired differences, aggregates over tasks, time to a threshold, stability, verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from grpolab.report import measures, style
+from grpolab.report.claims import Claim
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN_DOTS, Drawing, NotDrawnError, Sheet, arm_label
 from grpolab.report.load import StudyRuns
-from grpolab.report.measures import (
-    SCORE,
-    at,
-    completions_learnt,
-    difference,
-    mean_interval,
-    measure,
-    pool_tasks,
-    stability_table,
-)
-from grpolab.report.statistics import intervals
-from grpolab.report.statistics.intervals import (
-    LEAST_FOR_BOOTSTRAP,
-    REPLICATES,
-    Interval,
-    TooFewError,
-    kaplan_meier,
-    time_to_threshold,
-)
+from grpolab.report.registered import CONFIRMATORY
+from grpolab.report.statistics import intervals, looks
+from grpolab.report.statistics.intervals import LEAST_FOR_BOOTSTRAP, REPLICATES, Interval, TooFewError
 from grpolab.report.statistics.tests import wilson
-from grpolab.report.style import QUIET
+from grpolab.report.style import QUIET, Manifest
 from grpolab.report.text import estimate, number
 
 UNPAIRED = "difference of means over seeds, 95% interval of Welch: a description, not corrected"
@@ -39,30 +30,28 @@ DESCRIPTION = "mean over shared seeds, 95% t-interval: a description, not correc
 
 
 def draw_final_accuracy(study: StudyRuns) -> Drawing:
-    """Draw F27."""
+    """{score} minus that of `{study.baseline}`{how}."""
     others, baseline = [arm for arm in study.arms if arm != study.baseline], arm_label(study, study.baseline)
     if not others:
         raise NotDrawnError(f"needs an arm beside {baseline}")
     sheet = _draw_differences(study, dict.fromkeys(others, study.baseline))
     sheet.figure.supxlabel(f"final {study.score_name} minus that of {baseline}", fontsize=7.5)
     if not study.is_paired:
-        return sheet.finish(f"Mean final {study.score_name} minus that of `{study.baseline}`, unpaired.", UNPAIRED)
-    caption = f"Final {study.score_name} minus that of `{study.baseline}` with the same seed."
-    return sheet.finish(caption, DESCRIPTION)
+        return sheet.finish(UNPAIRED, score=f"Mean final {study.score_name}", how=", unpaired")
+    return sheet.finish(DESCRIPTION, score=f"Final {study.score_name}", how=" with the same seed")
 
 
 def _draw_differences(study: StudyRuns, pairs: dict[str, str]) -> Sheet:
     """Draw a row for each pair of arms: final accuracy of the first minus that of the second, by seed."""
-    sheet, scores = Sheet(study, [""], height=0.5 + 0.2 * len(pairs)), measure(study, "final_score")
+    sheet, scores = Sheet(study, [""], height=0.5 + 0.2 * len(pairs)), measures.measure(study, "final_score")
     for (_, facet), panel in sheet.grid.items():
         for y, (arm, other) in enumerate(pairs.items()):
-            difference_S = (at(scores, facet, arm) - at(scores, facet, other)).dropna()
-            interval = intervals.t_interval(difference_S)
+            by_seed = (measures.at(scores, facet, arm) - measures.at(scores, facet, other)).dropna()
             if not study.is_paired:  # the difference of two runs with one number means nothing
-                unpaired, difference_S = difference(study, scores, facet, arm, other), difference_S[:0]
-                interval = Interval(unpaired.effect, unpaired.low, unpaired.high, unpaired.n)
-            labels = {"metric": "final_score", "facet": facet, "minus": other}
-            sheet.draw_interval(panel, y, difference_S, interval, arm, **labels)
+                by_seed = by_seed[:0]
+            apart = measures.difference(study, scores, facet, arm, other)
+            interval = Interval(apart.effect, apart.low, apart.high, apart.n)
+            sheet.draw_interval(panel, y, by_seed, interval, arm, metric="final_score", facet=facet, minus=other)
         panel.axvline(0, color=QUIET, linewidth=0.6, zorder=0)
         sheet.name_rows(panel, list(pairs))
         panel.margins(x=0.1)
@@ -79,8 +68,11 @@ _AGGREGATES: dict[str, Callable[[NDArray], NDArray]] = {
 
 
 def draw_aggregate_scores(study: StudyRuns) -> Drawing:
-    """Draw F21."""
-    groups = pool_tasks(study)
+    """Normalised score {score} over all tasks: 0 is the warm start, 1 always right. The interquartile mean leaves out
+    the best and the worst quarter of runs; the optimality gap is how far runs stay below 1. Only seeds that every arm
+    has on every task. Interquartile means: {means}.
+    """
+    groups = measures.pool_tasks(study)
     if all(group.lack for group in groups):
         raise NotDrawnError(groups[0].lack)
     sheet = Sheet(study, [group.title for group in groups], list(_AGGREGATES), height=0.6 + 0.17 * len(study.arms))
@@ -99,20 +91,19 @@ def draw_aggregate_scores(study: StudyRuns) -> Drawing:
                     place = f", {group.title}" if group.title else ""
                     written.append(f"`{arm}`{place} {estimate(*interval[:3])}")
             sheet.name_rows(panel, group.arms)
-    caption = (
-        f"Normalised score {SCORE} over all tasks: 0 is the warm start, 1 always right. The interquartile mean leaves"
-        " out the best and the worst quarter of runs; the optimality gap is how far runs stay below 1. Only seeds"
-        f" that every arm has on every task. Interquartile means: {'; '.join(written)}."
-    )
     how = (
         f"95% percentile interval of a bootstrap of seeds within tasks, the same seeds for every arm ({REPLICATES:,}"
         f" replicates, generator seed 0), where there are {LEAST_FOR_BOOTSTRAP} runs of each task or more"
     )
-    return sheet.finish(caption, how)
+    return sheet.finish(how, score=measures.SCORE, means="; ".join(written))
 
 
 def draw_time_to_threshold(study: StudyRuns) -> Drawing:
-    """Draw F25: the share of runs that have reached the threshold, by completions learnt from."""
+    """Share of runs whose held-out accuracy (`{study.metric}`) has risen above their own start by the threshold: half
+    of the gain of `{study.baseline}`, from the start of its mean curve to its highest point. By completions learnt
+    from, as far as evaluations tell; not by seconds, which measure what else the machine was doing: the runs of a sweep
+    share its cores. Runs that never get there are censored at their planned end.
+    """
     row = "runs that reached it\n(share)"
     sheet = Sheet(study, [row], height=1.7)
     for facet in study.facets:
@@ -128,32 +119,24 @@ def draw_time_to_threshold(study: StudyRuns) -> Drawing:
             for _, unsorted in evaluations.groupby("seed"):
                 run = unsorted.sort_values("rollout_step")
                 gain = run[study.metric] - run[study.metric].iloc[0]
-                ends.append(time_to_threshold(completions_learnt(study, run), gain, threshold))
+                ends.append(intervals.time_to_threshold(measures.completions_learnt(study, run), gain, threshold))
             times, reached = zip(*ends, strict=True)
             try:
-                survival = kaplan_meier(times, reached)
+                survival = intervals.kaplan_meier(times, reached)
             except TooFewError as lack:
                 sheet.write_lack(panel, str(lack), **labels, arm=arm)
                 continue
-            style = sheet.styles[arm]
-            x = [0.0, *survival.time_X.tolist(), max(times)]
+            look, x = sheet.styles[arm], [0.0, *survival.time_X.tolist(), max(times)]
             share, low, high = (
                 [first, *(1 - values).tolist(), 1 - values[-1]]
                 for first, values in ((0.0, survival.share_X), (np.nan, survival.high_X), (np.nan, survival.low_X))
             )
-            panel.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0, step="post")
-            panel.plot(x, share, color=style.colour, linestyle=style.line, drawstyle="steps-post")
-            series = {"x": x, "mean": share, "low": low, "high": high}
+            panel.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0, step="post")
+            panel.plot(x, share, color=look.colour, linestyle=look.line, drawstyle="steps-post")
             counts = {"median": survival.median, "n": survival.n, "censored": survival.censored}
-            sheet.record({**series, **counts}, **labels, arm=arm)
+            sheet.record({"x": x, "mean": share, "low": low, "high": high, **counts}, **labels, arm=arm)
     sheet.draw_legend()
-    caption = (
-        f"Share of runs whose held-out accuracy (`{study.metric}`) has risen above their own start by the threshold:"
-        f" half of the gain of `{study.baseline}`, from the start of its mean curve to its highest point. By"
-        " completions learnt from, as far as evaluations tell; not by seconds, which measure what else the machine was"
-        " doing: the runs of a sweep share its cores. Runs that never get there are censored at their planned end."
-    )
-    return sheet.finish(caption, "Kaplan-Meier estimate, 95% log-log interval")
+    return sheet.finish("Kaplan-Meier estimate, 95% log-log interval")
 
 
 def half_gain(curves: pd.DataFrame, metric: str) -> float:
@@ -166,7 +149,10 @@ def half_gain(curves: pd.DataFrame, metric: str) -> float:
 
 
 def draw_stability(study: StudyRuns) -> Drawing:
-    """Draw F26."""
+    """Stability per arm: rate of collapsed, diverged or stopped runs (95% Wilson interval), largest fall of the
+    held-out accuracy below an earlier peak, gradient spikes, largest token ratio (log scale, geometric mean), and the
+    fall of the sampling policy's entropy from the first to the last tenth of the run.
+    """
     columns = {
         "lost": "collapsed, diverged\nor stopped (rate)",
         "drawdown": "drawdown\n(accuracy)",
@@ -174,7 +160,7 @@ def draw_stability(study: StudyRuns) -> Drawing:
         "ratio_max": "largest\ntoken ratio",
         "entropy_drop": "entropy drop\n(nat)",
     }
-    table = stability_table(study)
+    table = measures.stability_table(study)
     never = [quantity for quantity in ("drawdown", "spikes_per_100") if not (table[quantity] > 0).any()]
     shown = {title: quantity for quantity, title in columns.items() if quantity not in never}
     sheet = Sheet(study, study.facets, list(shown), height=0.35 + 0.17 * len(study.arms))
@@ -188,7 +174,7 @@ def draw_stability(study: StudyRuns) -> Drawing:
             elif quantity == "ratio_max":
                 interval = intervals.geometric_interval(values_S)
             else:
-                interval = mean_interval(study, quantity, values_S)
+                interval = measures.mean_interval(study, quantity, values_S)
             sheet.draw_interval(panel, y, values_S, interval, arm, metric=quantity, facet=facet)
         sheet.name_rows(panel, study.arms)
         if quantity == "lost":
@@ -199,22 +185,17 @@ def draw_stability(study: StudyRuns) -> Drawing:
             panels.set_log_axis(panel, "x")
         elif shown[column] in ("drawdown", "spikes_per_100"):  # nothing lies below 0
             panel.set_xlim(left=-0.04 * panel.get_xlim()[1])
-    caption = (
-        "Stability per arm: rate of collapsed, diverged or stopped runs (95% Wilson interval), largest fall of the"
-        " held-out accuracy below an earlier peak, gradient spikes, largest token ratio (log scale, geometric mean),"
-        " and the fall of the sampling policy's entropy from the first to the last tenth of the run."
-    )
-    if never:
-        words = " and ".join(columns[quantity].split("\n")[0] for quantity in never)
-        caption += f" Left out, because no run has any: {words}."
-    return sheet.finish(caption, MEAN_DOTS)
+    left_out = " and ".join(columns[quantity].split("\n")[0] for quantity in never)
+    return sheet.finish(MEAN_DOTS, f" Left out, because no run has any: {left_out}." if never else "")
 
 
 FULL = "full"
 
 
 def draw_each_change(study: StudyRuns) -> Drawing:
-    """Draw F28."""
+    """Effect of each change on the final accuracy, seed by seed: from `{study.baseline}` on each + is added to the arm
+    above it, and below the line one change is left out of `full`.
+    """
     rungs = ladder_of(study.arms, study.baseline)
     if not rungs:
         raise NotDrawnError(
@@ -224,11 +205,7 @@ def draw_each_change(study: StudyRuns) -> Drawing:
     for panel in sheet.grid.values() if FULL in names and names[-1] != FULL else ():  # where leaving out begins
         panel.axhline(names.index(FULL) + 0.5, color=QUIET, linewidth=0.7)
     sheet.figure.supxlabel("final accuracy minus that of the arm that is changed", fontsize=7.5)
-    caption = (
-        f"What each change does to the final accuracy, seed by seed: from `{study.baseline}` on each + is added to the"
-        f" arm above it, and below the line one change is left out of `{FULL}`."
-    )
-    return sheet.finish(caption, DESCRIPTION)
+    return sheet.finish(DESCRIPTION)
 
 
 def ladder_of(arms: list[str], baseline: str) -> dict[str, str]:
@@ -238,3 +215,69 @@ def ladder_of(arms: list[str], baseline: str) -> dict[str, str]:
     if len(added) == 1 or len(added) + len(left_out) < 3:
         return {}
     return dict(zip(added[1:], added, strict=False)) | dict.fromkeys(left_out, FULL)
+
+
+VERDICTS_PLACE = Path("figures/verdicts.png")
+COLOURS = {
+    **{looks.SUPPORTED: "#0072b2", looks.OPPOSITE: "#d55e00"},
+    **{looks.NEGLIGIBLE: "#009e73", looks.INCONCLUSIVE: "0.6"},
+}
+REACH = 12.0  # margins; an interval that goes further ends in an arrow
+KEPT = ("study", "id", "verdict", "label", "effect", "low", "high", "n")
+
+
+def write_verdicts(study: StudyRuns, claims: Sequence[Claim], output: Path) -> tuple[Manifest, Path] | None:
+    """Write the forest plot of the tested differences as PNG, PDF and manifest; None where no claim has a margin.
+
+    It stands below the report's screen: a row for each claim below the name of its study.
+    """
+    shown = [claim for claim in claims if claim.is_finding and np.isfinite([claim.effect, claim.low, claim.high]).all()]
+    if not shown:
+        return None
+    with style.paper_style():
+        rows = len(shown) + len({claim.study for claim in shown})
+        figure = Figure(figsize=(style.TEXT_WIDTH, 0.8 + 0.17 * rows), layout="constrained")
+        _draw_verdicts(figure.subplots(), shown)
+    caption = (
+        "Every tested difference of means in units of its margin (grey: inside it), with the interval of its decision:"
+        " outside of 0 where a direction was decided, inside the grey where the difference is negligible. Filled:"
+        " confirmatory; hollow: exploratory. Logarithmic beyond 2 margins; arrows leave the picture. Counts, trends and"
+        " metrics without a margin are in the table."
+    )
+    numbers = [{key: getattr(claim, key) for key in KEPT} for claim in shown]
+    alt = f"Forest plot of {len(shown)} differences in units of their margins."
+    how = "mean over seeds, interval of the decision"
+    manifest = style.manifest(study, "verdicts", caption, how, numbers, alt)
+    style.save(figure, (output / VERDICTS_PLACE).with_suffix(""))
+    manifest.write((output / VERDICTS_PLACE).with_suffix(".json"))
+    return manifest, VERDICTS_PLACE
+
+
+def _draw_verdicts(panel: Axes, shown: Sequence[Claim]) -> None:
+    panel.axvspan(-1, 1, color="0.93", linewidth=0)
+    panel.axvline(0, color=QUIET, linewidth=0.6)
+    place, ticks = 0.0, list[tuple[float, str]]()
+    for name, group in groupby(shown, key=lambda claim: claim.study):
+        ticks.append((place, name.replace("_", " ")))
+        panel.axhline(place, color="0.9", linewidth=5, zorder=0)
+        for claim in group:
+            place += 1
+            colour = COLOURS[claim.verdict]
+            face = colour if claim.label == CONFIRMATORY else "white"
+            low, effect, high = np.clip([claim.low, claim.effect, claim.high], -REACH, REACH)
+            panel.hlines(place, low, high, color=colour, linewidth=1.6)
+            panel.plot(effect, place, "o", color=colour, markerfacecolor=face, markersize=4)
+            for leaves, end, arrow in ((claim.low < -REACH, -REACH, "<"), (claim.high > REACH, REACH, ">")):
+                if leaves:
+                    panel.plot(end, place, arrow, color=colour, markersize=3.5, clip_on=False)
+            ticks.append((place, f"{claim.id}  {claim.contrast}" + (f" ({claim.where})" if claim.where else "")))
+            look: dict[str, Any] = {"va": "center", "fontsize": 6.5, "color": colour}
+            panel.annotate(claim.verdict, (1.01, place), xycoords=("axes fraction", "data"), **look)
+        place += 1
+    panel.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
+    panel.set_ylim(place - 0.4, -0.8)
+    panel.set_xscale("symlog", linthresh=2)
+    panel.set_xticks(values := [-10, -5, -2, -1, 0, 1, 2, 5, 10], map(str, values))
+    panel.minorticks_off()
+    panel.grid(visible=False, axis="y")
+    panel.set_xlabel("difference in margins (grey: too small to matter)")

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import GEOMETRIC, OVER_TIME, Drawing, NotDrawnError, Sheet, pivot_seeds, smooth
+from grpolab.report.figures.panels import GEOMETRIC, OVER_TIME, Drawing, NotDrawnError, Sheet, pivot_seeds
 from grpolab.report.load import StudyRuns
 from grpolab.report.stability import gradient_spikes
 from grpolab.report.statistics.intervals import geometric_band
@@ -18,16 +18,15 @@ from grpolab.vocabulary import DIVERGED, STOPPED
 
 
 def draw_learning_curves(study: StudyRuns) -> Drawing:
-    """Draw F1. A run that ended early has a cross at its last finite evaluation."""
+    """Training reward (batch mean) and held-out accuracy (`{study.metric}`) over rollout steps."""
     rows = {"training reward": ("rollouts", "reward/mean"), "held-out accuracy": ("evaluations", study.metric)}
     sheet = panels.draw_curves(study, rows)
     for cell in study.done[study.done["outcome"].isin([DIVERGED, STOPPED])].itertuples():
         evaluations = study.of_cell("evaluations", cell)
-        last = evaluations[~evaluations["carried"]].tail(1)
+        last = evaluations[~evaluations["carried"]].tail(1)  # the last finite one has a cross
         panel, colour = sheet.grid["held-out accuracy", cell.facet], sheet.styles[cell.arm].colour
         panel.plot(last["rollout_step"], last[study.metric], "x", color=colour, markersize=6, markeredgewidth=1.5)
-    caption = f"Training reward (batch mean) and held-out accuracy (`{study.metric}`) over rollout steps."
-    return sheet.finish(caption, OVER_TIME)
+    return sheet.finish(OVER_TIME)
 
 
 LOGGED = {
@@ -42,15 +41,17 @@ LOGGED = {
 
 
 def draw_logged_curves(study: StudyRuns) -> Drawing:
-    """Draw D2: as much of LOGGED as the logs of another framework hold."""
+    """All that the logs hold, over their steps."""
     rows = {row: (table, metric) for row, (table, metric) in LOGGED.items() if metric in getattr(study, table)}
     if not rows:
         raise NotDrawnError("no log has what it shows")
-    return panels.draw_curves(study, rows).finish("What the logs hold, over their steps.", OVER_TIME)
+    return panels.draw_curves(study, rows).finish(OVER_TIME)
 
 
 def draw_entropy(study: StudyRuns) -> Drawing:
-    """Draw F12."""
+    """Entropy of the sampling policy over rollout steps, mean over completion tokens; and its difference to that of
+    `{study.baseline}` with the same seed.
+    """
     metric, difference = "entropy/behaviour", f"entropy minus that\nof {panels.arm_label(study, study.baseline)} (nat)"
     places, is_baseline = ["facet", "seed", "rollout_step"], study.rollouts["arm"] == study.baseline
     baseline, others = study.rollouts[is_baseline].set_index(places)[metric], study.rollouts[~is_baseline]
@@ -59,29 +60,25 @@ def draw_entropy(study: StudyRuns) -> Drawing:
     rows = {"entropy\n(nat per token)": ("rollouts", metric), difference: (differences, metric)}
     sheet = panels.draw_curves(study, rows)
     sheet.mark(0, difference)
-    caption = (
-        "Entropy of the sampling policy over rollout steps, mean over completion tokens; and its difference to that of"
-        f" `{study.baseline}` with the same seed."
-    )
-    return sheet.finish(caption, f"{OVER_TIME}; differences paired by seed")
+    return sheet.finish(f"{OVER_TIME}; differences paired by seed")
 
 
 def draw_kl(study: StudyRuns) -> Drawing:
-    """Draw F15."""
+    """KL divergence of the policy from the one that sampled the batch (estimator k3, mean over the optimiser steps of a
+    rollout step, of which the first has 0), and from the warm start (exact over the vocabulary, on the completions of
+    the rollout steps where it is measured). Log scale; steps without any change are left out.
+    """
     rows = {
         "KL(old || new)\n(nat per token)": ("updates", "kl_old/k3"),
         "KL(policy || warm start)\n(nat per token)": ("rollouts", "kl_ref/exact"),
     }
-    caption = (
-        "KL divergence of the policy from the one that sampled the batch (estimator k3, mean over the optimiser steps"
-        " of a rollout step, of which the first has 0), and from the warm start (exact over the vocabulary, on the"
-        " completions of the rollout steps where it is measured). Log scale; steps without any change are left out."
-    )
-    return panels.draw_curves(study, rows, height=1.6, log=True).finish(caption, GEOMETRIC)
+    return panels.draw_curves(study, rows, height=1.6, log=True).finish(GEOMETRIC)
 
 
 def draw_completion_length(study: StudyRuns) -> Drawing:
-    """Draw F17, right and wrong completions on one scale."""
+    """Mean length of right and of wrong completions in tokens, end token included, on one scale; how much longer the
+    wrong ones of a batch are; and the share of completions that ran into the limit without an end token.
+    """
     right, wrong, apart = "length/right_mean", "length/wrong_mean", "wrong minus right"
     difference = study.rollouts.get(wrong, np.nan) - study.rollouts.get(right, np.nan)
     rows = {
@@ -99,46 +96,41 @@ def draw_completion_length(study: StudyRuns) -> Drawing:
     sheet.mark(0, difference_row)
     for panel in sheet.row(truncated_row):
         panel.set_ylim(bottom=0)
-    caption = (
-        "Mean length of right and of wrong completions in tokens, end token included, on one scale; how much longer the"
-        " wrong ones of a batch are; and the share of completions that ran into the limit without an end token."
-    )
-    return sheet.finish(caption, OVER_TIME)
+    return sheet.finish(OVER_TIME)
 
 
 def draw_gradient_norm(study: StudyRuns) -> Drawing:
-    """Draw F16."""
+    """Global gradient norm before clipping (log scale). First the largest of a rollout step; a star is a spike: more
+    than {study.thresholds.spike_factor:g} times the median of the {study.thresholds.spike_window} rollout steps before.
+    Then by the update's place in its batch (0: the first). Norms of 0 are left out: nothing could be learnt.
+    """
     over_time, by_update = "gradient norm,\nlargest of the step", "gradient norm,\nmedian over the run"
-    limits = study.thresholds
     sheet = Sheet(study, [over_time, by_update], share_x=False)
     sheet.draw_metric(over_time, "updates", "grad_norm", log=True, how="max")
     for panel, facet, arm, updates in sheet.by_arm(over_time, "updates"):
-        style = sheet.styles[arm]
+        look = sheet.styles[arm]
         labels: dict[str, Any] = {"metric": "grad_norm", "facet": facet, "arm": arm}
         for seed, norms in pivot_seeds(updates, "rollout_step", "grad_norm", "max").items():
-            spikes = norms[gradient_spikes(norms.to_numpy(), limits)]
-            panel.plot(spikes.index, spikes, "*", color=style.colour, markersize=5, markeredgewidth=0)
+            spikes = norms[gradient_spikes(norms.to_numpy(), study.thresholds)]
+            panel.plot(spikes.index, spikes, "*", color=look.colour, markersize=5, markeredgewidth=0)
             sheet.record({"x": spikes.index.tolist(), "spikes": spikes.tolist()}, **labels, seed=seed)
         places = updates.assign(update=updates.groupby(["seed", "rollout_step"]).cumcount())
-        norms_XS = pivot_seeds(places, "update", "grad_norm", "median")
-        panel = sheet.grid[by_update, facet]
-        sheet.draw_means(panel, norms_XS, style, geometric_band, **labels, by="update in the batch")
+        norms_XS, labels["by"] = pivot_seeds(places, "update", "grad_norm", "median"), "update in the batch"
+        sheet.draw_means(sheet.grid[by_update, facet], norms_XS, look, geometric_band, **labels)
     for (row, _), panel in sheet.grid.items():
         panels.set_log_axis(panel, "y")
         panel.set_xlabel("rollout steps" if row == over_time else "update of a batch")
         if row == by_update:
             panels.set_whole_ticks(panel)
     sheet.draw_legend([Line2D([], [], color="black", marker="*", linestyle="", label="spike (any seed)")])
-    caption = (
-        "Global gradient norm before clipping (log scale). First the largest of a rollout step; a star is a spike: more"
-        f" than {limits.spike_factor:g} times the median of the {limits.spike_window} rollout steps before. Then by"
-        " the update's place in its batch (0: the first). Norms of 0 are left out: nothing could be learnt."
-    )
-    return sheet.finish(caption, GEOMETRIC)
+    return sheet.finish(GEOMETRIC)
 
 
 def draw_equal_reward_groups(study: StudyRuns) -> Drawing:
-    """Draw F20."""
+    """Groups whose completions all have the same reward. First the runs of `{study.baseline}`: all right and all wrong,
+    stacked, mean over seeds; dotted, what one success probability p common to all prompts (the batch's mean) would
+    give, p^G + (1 - p)^G for groups of G. Then the share of such groups for every arm.
+    """
     stacked, share = f"share of groups,\n{panels.arm_label(study, study.baseline)}", "groups of equal\nrewards (share)"
     sheet = Sheet(study, [stacked, share])
     for panel, facet, arm, rollouts in sheet.by_arm(stacked, "rollouts"):
@@ -146,7 +138,7 @@ def draw_equal_reward_groups(study: StudyRuns) -> Drawing:
             continue
         names = ["zero_variance/all_right", "zero_variance/all_wrong", "reward/correct"]
         shares = rollouts.reindex(columns=["rollout_step", *names])
-        means = smooth(shares.groupby("rollout_step").mean().astype("float64"))
+        means = panels.smooth(shares.groupby("rollout_step").mean().astype("float64"))
         all_right, all_wrong, p = (means[name] for name in names)
         cells = study.cells[(study.cells["facet"] == facet) & (study.cells["arm"] == arm)]
         group_size = int(cells["setting/num_generations"].iloc[0])  # arms may have others
@@ -160,9 +152,4 @@ def draw_equal_reward_groups(study: StudyRuns) -> Drawing:
     sheet.label_x("rollout steps")
     areas = [Patch(color=colour, label=label) for label, colour in (("all right", "0.8"), ("all wrong", "0.5"))]
     sheet.draw_legend([*areas, Line2D([], [], color="black", linestyle=":", label="by chance alone")])
-    caption = (
-        f"Groups whose completions all have the same reward. First the runs of `{study.baseline}`: all right and all"
-        " wrong, stacked, mean over seeds; dotted, what one success probability p common to all prompts (the batch's"
-        " mean) would give, p^G + (1 - p)^G for groups of G. Then the share of such groups for every arm."
-    )
-    return sheet.finish(caption, OVER_TIME)
+    return sheet.finish(OVER_TIME)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import getdoc
 from itertools import product
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
@@ -20,22 +22,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
+from grpolab.report import style
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import band_of
 from grpolab.report.statistics.intervals import Band, Interval, geometric_band
-from grpolab.report.style import (
-    COLUMN_WIDTH,
-    NOTE_COLOUR,
-    QUIET,
-    TEXT_WIDTH,
-    ArmStyle,
-    Manifest,
-    Series,
-    arm_styles,
-    cell_names,
-    manifest,
-    paper_style,
-)
+from grpolab.report.style import NOTE_COLOUR, QUIET, TEXT_WIDTH, ArmStyle, Manifest, Series
 from grpolab.report.text import OF_MEANS, count, listing
 from grpolab.vocabulary import ANALYTIC_FIGURES, DIVERGED, STOPPED
 
@@ -47,18 +38,20 @@ GEOMETRIC = f"geometric mean over seeds, 95% t-interval of the logarithms; {SMOO
 MOST_BANDS = 6  # more would hide the lines
 MOST_COLUMNS = 5  # of panels beside each other
 LEAST_SCALED = 3  # seeds; the interval of two is many times as long as they lie apart
+APART = 3.0  # points between the error bars of two arms, so that they do not hide each other
 BLACK = ArmStyle("black", "-", "o")  # of a line that joins arms
 
-Grid = dict[tuple[str, str], Axes]
+BandOf = Callable[[NDArray], Band]
 
 
 class Drawing(NamedTuple):
-    """A figure, and what its manifest says of it."""
+    """A figure, and what its manifest says of it besides the caption, which is the docstring of its function."""
 
     figure: Figure
-    caption: str
     statistic: str
     numbers: list[Series]
+    more: str = ""  # sentences behind the caption
+    words: Mapping[str, str] = MappingProxyType({})  # for the braces in the caption, besides the attributes of `study`
 
 
 class NotDrawnError(Exception):
@@ -67,7 +60,7 @@ class NotDrawnError(Exception):
 
 def panel_grid(
     rows: Sequence[str], columns: Sequence[str], height: float = 1.45, share_y: bool = True, share_x: bool = True
-) -> tuple[Figure, Grid]:
+) -> tuple[Figure, dict[tuple[str, str], Axes]]:
     """Return a figure with one panel per (row, column): row names label the y axes, column names stand above.
 
     The panels of a single column stand beside each other. Columns beyond MOST_COLUMNS go on in a block below.
@@ -75,7 +68,7 @@ def panel_grid(
     flat = len(columns) == 1
     blocks = 1 if flat else math.ceil(len(columns) / MOST_COLUMNS)
     across, down = (len(rows), 1) if flat else (math.ceil(len(columns) / blocks), len(rows))
-    width = COLUMN_WIDTH if across == 1 else max(TEXT_WIDTH, TEXT_WIDTH / MOST_COLUMNS * across)
+    width = style.COLUMN_WIDTH if across == 1 else max(TEXT_WIDTH, TEXT_WIDTH / MOST_COLUMNS * across)
     figure = Figure(figsize=(width, height * down * blocks + (0.9 if flat else 0.6)), layout="constrained")
     shared: dict[str, Any] = {"sharey": "row" if share_y and not flat else False}
     shared["sharex"] = "col" if share_x and blocks == 1 else False
@@ -99,7 +92,7 @@ class Sheet:
     def __init__(
         self, study: StudyRuns, rows: Iterable[str], columns: Sequence[str] | None = None, **options: Any
     ) -> None:
-        self.study, self.styles = study, arm_styles(study.arms)
+        self.study, self.styles = study, style.arm_styles(study.arms)
         self.figure, self.grid = panel_grid(list(rows), study.facets if columns is None else columns, **options)
         for (_, facet), panel in self.grid.items():
             if columns is None and panel.get_title() and facet.isdigit():
@@ -130,18 +123,15 @@ class Sheet:
         self,
         panel: Axes,
         values_XS: pd.DataFrame,
-        style: ArmStyle,
-        band: Callable[[NDArray], Band],
+        look: ArmStyle,
+        band: BandOf,
         places: Sequence[float] | None = None,
-        shift: float = 0.0,
         **labels: Any,
     ) -> NDArray:
-        """Draw and return the mean over seeds (columns) at each x (index) with its 95% interval.
+        """Draw and return the mean over seeds (columns) at each x (index) with its 95% interval, both from `band`.
 
         The interval is a band; of many arms only the baseline has one, and seeds have thin lines where the study asks
-        for them. With `places` on the x axis, moved by `shift` points, the interval is error bars and seeds are dots.
-        `band` computes both: `t_band`, `share_band` for values between 0 and 1, `geometric_band` for a log axis (values
-        <= 0 are left out).
+        for them. With `places` on the x axis, the interval is error bars and seeds are dots.
         """
         if values_XS.empty:
             self.record({"x": []}, **labels)
@@ -149,26 +139,34 @@ class Sheet:
         values, x = values_XS.to_numpy(dtype=np.float64), values_XS.index if places is None else places
         bounds = dict(zip(("mean", "low", "high", "n"), band(values), strict=True))
         mean, low, high, n = bounds.values()
-        options = {**style.line_options, "markevery": max(1, len(x) // 6) if places is None else 1}
-        lines, collections = len(panel.lines), len(panel.collections)
         if places is not None:
-            panel.plot(x, values, ".", color=style.colour, markersize=3, alpha=0.5)
+            panel.plot(x, values, ".", color=look.colour, markersize=3, alpha=0.5)
         elif self.study.single_seeds:
-            panel.plot(x, values, color=style.colour, linewidth=0.5, alpha=0.6)
+            panel.plot(x, values, color=look.colour, linewidth=0.5, alpha=0.6)
         with interval_over(panel, n.max()):
             if places is not None:
                 error = [mean - low, high - mean]
-                panel.errorbar(x, mean, yerr=error, fmt="none", ecolor=style.colour, capsize=2, elinewidth=0.8)
+                panel.errorbar(x, mean, yerr=error, fmt="none", ecolor=look.colour, capsize=2, elinewidth=0.8)
             elif len(self.styles) <= MOST_BANDS or labels.get("arm") == self.study.baseline:
-                panel.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
-        panel.plot(x, mean, **options)
-        moved = panel.transData + ScaledTranslation(shift / 72, 0, self.figure.dpi_scale_trans)
-        for artist in (*panel.lines[lines:], *panel.collections[collections:]) if shift else ():
-            artist.set_transform(moved)  # once the panel's limits hold the data
+                panel.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
+        panel.plot(x, mean, **look.line_options, markevery=max(1, len(x) // 6) if places is None else 1)
         lists = {name: numbers.tolist() for name, numbers in bounds.items()}
         self.record({"x": values_XS.index.tolist(), **lists, "seeds": by_seed(values_XS)}, **labels)
         self.has_bands |= places is None
         return mean
+
+    def draw_beside(
+        self, panel: Axes, values: dict[Any, pd.DataFrame], band: BandOf, place: Callable[[Any], float], **labels: Any
+    ) -> None:
+        """Draw the means of arms beside each other, at `place` of each x; black where the name is no arm."""
+        for line, (arm, values_XS) in enumerate(values.items()):
+            lines, collections = len(panel.lines), len(panel.collections)
+            places = [place(x) for x in values_XS.index]
+            self.draw_means(panel, values_XS, self.styles.get(arm, BLACK), band, places, **labels, arm=arm)
+            if shift := APART * (line - (len(values) - 1) / 2):
+                moved = panel.transData + ScaledTranslation(shift / 72, 0, self.figure.dpi_scale_trans)
+                for artist in (*panel.lines[lines:], *panel.collections[collections:]):
+                    artist.set_transform(moved)  # once the panel's limits hold the data
 
     def draw_metric(
         self, row: str, table: str | pd.DataFrame, metric: str, log: bool = False, how: str = "mean"
@@ -190,11 +188,11 @@ class Sheet:
         self, panel: Axes, y: float, values_S: pd.Series, interval: Interval, arm: str, **labels: Any
     ) -> None:
         """Draw one arm across a panel: its interval as a line, its mean as a marker, its seeds (index) as dots."""
-        style = self.styles[arm]
-        panel.plot(values_S, np.full(len(values_S), y + 0.2), ".", color=style.colour, alpha=0.6, markersize=3)
+        look = self.styles[arm]
+        panel.plot(values_S, np.full(len(values_S), y + 0.2), ".", color=look.colour, alpha=0.6, markersize=3)
         with interval_over(panel, interval.n):
-            panel.hlines(y, interval.low, interval.high, color=style.colour, linewidth=1)
-        panel.plot(interval.mean, y, style.marker, color=style.colour, markerfacecolor=style.colour)
+            panel.hlines(y, interval.low, interval.high, color=look.colour, linewidth=1)
+        panel.plot(interval.mean, y, look.marker, color=look.colour, markerfacecolor=look.colour)
         seeds = {"seeds": by_seed(values_S)} if len(values_S) else {}
         self.record({**interval._asdict(), **seeds}, **labels, arm=arm)
 
@@ -223,36 +221,34 @@ class Sheet:
                 panel.yaxis.set_major_formatter(PercentFormatter(1))
 
     def draw_legend(self, extra: Sequence[Artist] = (), arms: Iterable[str] | None = None) -> None:
-        """Draw one legend below all panels: all arms of the study, or those given; then `extra`."""
+        """Draw one legend below all panels: all arms of the study, or `arms`; then `extra`."""
         shown = self.styles if arms is None else set(arms)
         handles: list[Artist] = [
-            Line2D([], [], **style.line_options, label=arm_label(self.study, arm))
-            for arm, style in self.styles.items()
-            if arm in shown
+            line_of(look, arm_label(self.study, arm)) for arm, look in self.styles.items() if arm in shown
         ]
         if handles := [*handles, *extra]:
             rows = math.ceil(len(handles) / int(0.86 * self.figure.get_figwidth()))
             columns = math.ceil(len(handles) / rows)
             self.figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=2.6)
 
-    def finish(self, caption: str, statistic: str) -> Drawing:
-        """Return the drawing. Raises NotDrawnError where no panel shows a number."""
+    def finish(self, statistic: str, more: str = "", **words: str) -> Drawing:
+        """Return the drawing, with `more` behind its caption. Raises NotDrawnError where no panel shows a number."""
         if not any(np.any(pd.notna(series.get("mean", series.get("x", [])))) for series in self.numbers):
             lacks = dict.fromkeys(series["lacks"] for series in self.numbers if "lacks" in series)
             raise NotDrawnError("; ".join(lacks) or "no run here has recorded what it shows")
         if self.has_bands and self.study.single_seeds:
             statistic += "; thin lines are seeds"
         if self.has_bands and len(self.styles) > MOST_BANDS:
-            caption += f" Of {len(self.styles)} lines the baseline's alone has its band: more would hide them."
-        return Drawing(self.figure, caption, statistic, self.numbers)
+            more += f" Of {len(self.styles)} lines the baseline's alone has its band: more would hide them."
+        return Drawing(self.figure, statistic, self.numbers, more, words)
 
 
 def draw_curves(
     study: StudyRuns, rows: dict[str, tuple[str | pd.DataFrame, str]], height: float = 1.45, log: bool = False
 ) -> Sheet:
-    """Draw rows of metrics over rollout steps, one panel per facet, one line per arm; `log`: on log axes.
+    """Draw rows {label: (table, metric)} over rollout steps: a panel per facet, a line per arm; `log`: on log axes.
 
-    `rows` maps a label to (table, metric); updates are averaged over the optimiser steps of a rollout step.
+    Updates are averaged over the optimiser steps of a rollout step.
     """
     sheet = Sheet(study, rows, height=height)
     for row, (table, metric) in rows.items():
@@ -260,6 +256,11 @@ def draw_curves(
     sheet.label_x("rollout steps")
     sheet.draw_legend()
     return sheet
+
+
+def line_of(look: ArmStyle, label: str) -> Line2D:
+    """Return an entry of a legend."""
+    return Line2D([], [], **look.line_options, label=label)
 
 
 def set_whole_ticks(panel: Axes) -> None:
@@ -333,9 +334,9 @@ def note_gaps(figure: Figure, study: StudyRuns) -> None:
     notes, absent = list[str](), study.absent
     if len(absent):
         cells = f"{len(absent)} of {count(len(study.cells), 'cell')}"
-        notes.append(f"Missing: {cells} ({listing(cell_names(absent), 2)})")
+        notes.append(f"Missing: {cells} ({listing(style.cell_names(absent), 2)})")
     for outcome in (DIVERGED, STOPPED):
-        if names := cell_names(study.done[study.done["outcome"] == outcome]):
+        if names := style.cell_names(study.done[study.done["outcome"] == outcome]):
             notes.append(f"{outcome.capitalize()} (last finite evaluation carried forward, ×): {listing(names, 2)}")
     if notes:
         letters = int(16 * figure.get_figwidth())  # that fit into a line
@@ -352,16 +353,17 @@ def write_sentence(panel: Axes, words: str) -> None:
 def draw_figure(study: StudyRuns, figure: str, draw: Callable[[StudyRuns], Drawing]) -> tuple[Figure, Manifest]:
     """Draw a figure with its notes; where the study lacks something, a sentence stands in its place."""
     needs_runs = figure not in ANALYTIC_FIGURES
-    with paper_style():
+    with style.paper_style():
         try:
             if needs_runs and study.done.empty:
                 raise NotDrawnError("no run has a result yet")
             drawing = draw(study)
+            caption = " ".join((getdoc(draw) or "").split()).format(study=study, **drawing.words) + drawing.more
         except NotDrawnError as lack:
             sentence, grid = panel_grid([""], [""], height=0.3)
             grid["", ""].set_axis_off()
             write_sentence(grid["", ""], f"{figure}: {lack}")
-            drawing = Drawing(sentence, f"Not drawn: {lack}.", "none", [])
+            drawing, caption = Drawing(sentence, "none", []), f"Not drawn: {lack}."
         if needs_runs:
             note_gaps(drawing.figure, study)
-    return drawing.figure, manifest(study, figure, drawing.caption, drawing.statistic, drawing.numbers)
+    return drawing.figure, style.manifest(study, figure, caption, drawing.statistic, drawing.numbers)

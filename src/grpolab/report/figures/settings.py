@@ -5,8 +5,9 @@ Dimension letters: X values of a setting, S seeds, P places of a map with rows Y
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,24 +18,17 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from grpolab.report import measures
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import BLACK, MEAN, MEAN_DOTS, Drawing, NotDrawnError, Sheet, pivot_seeds
 from grpolab.report.load import StudyRuns
-from grpolab.report.measures import (
-    SCALES,
-    band_of,
-    by_cell,
-    by_setting,
-    log_ratio_spread,
-    means_after_first_step,
-    measure,
-)
+from grpolab.report.measures import SCALES
 from grpolab.report.statistics.intervals import geometric_band, share_band, t_band
 from grpolab.report.style import NOTE_COLOUR, QUIET, Series
 from grpolab.report.text import number
 
 DECADES = 100.0  # values that are this far apart get a log scale
-APART = 3.0  # points between the lines of two arms, so that they do not hide each other
+NEEDS_SCALE = "needs a factor {} whose levels are numbers (0.13M, 48)"
 
 
 def numeric_axes(study: StudyRuns) -> dict[str, str]:
@@ -56,12 +50,19 @@ def numeric_axes(study: StudyRuns) -> dict[str, str]:
     return axes
 
 
-def split(cells: pd.DataFrame, without: Collection[str], join: str = " · ") -> dict[str, pd.DataFrame]:
-    """Return rows of `cells` by the joined levels of all factors but those in `without`."""
-    within = [column for column in cells if column.startswith("factor/") and column[7:] not in without]
-    if not within:
+def split(
+    cells: pd.DataFrame, without: Collection[str], join: str = " · ", units: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, pd.DataFrame]:
+    """Return rows of `cells` by the joined levels, with their units, of all factors but those in `without`."""
+    factors = [name[7:] for name in cells if name.startswith("factor/") and name[7:] not in without]
+    if not factors:
         return {"": cells}
-    return {join.join(levels): frame for levels, frame in cells.groupby(within, sort=False)}
+
+    def title(levels: tuple[str, ...]) -> str:
+        return join.join(f"{level} {units.get(name, '')}".rstrip() for name, level in zip(factors, levels, strict=True))
+
+    groups = cells.groupby([f"factor/{name}" for name in factors], sort=False)
+    return {title(levels): frame for levels, frame in groups}
 
 
 def _write_value(value: float) -> str:
@@ -89,8 +90,10 @@ def scale_axis(panel: Axes, values: Sequence[float], name: str) -> dict[float, f
 
 
 def draw_accuracy_by_setting(study: StudyRuns) -> Drawing:
-    """Draw F24: one line per arm, or one line where the arms are the axis."""
-    scores = study.cells.assign(score=by_cell(study, "final_score"))
+    """Final accuracy against each setting that a factor moves: evenly spaced, in order of size, or on a log scale where
+    the values span decades (∞ stands beyond the largest).
+    """
+    scores = study.cells.assign(score=measures.by_cell(study, "final_score"))
     shown = {
         (setting, title): cells
         for factor, setting in numeric_axes(study).items()
@@ -99,26 +102,21 @@ def draw_accuracy_by_setting(study: StudyRuns) -> Drawing:
     if not shown:
         raise NotDrawnError("needs a factor that moves nothing but a number")
     sheet = Sheet(study, ["final accuracy"], [title for _, title in shown], height=2.0, share_x=False)
+    band = measures.band_of(study, "final_score")
     for panel, ((setting, title), cells) in zip(sheet.grid.values(), shown.items(), strict=False):
         place_of = scale_axis(panel, sorted(cells[setting].unique()), setting.removeprefix("setting/"))
         arms_are_the_axis = cells.groupby("arm")[setting].nunique().eq(1).all()
-        lines = [("all", cells)] if arms_are_the_axis else list(cells.groupby("arm", sort=False))
-        for line, (arm, of_arm) in enumerate(lines):
-            values_XS = pivot_seeds(of_arm, setting, "score")
-            places = [place_of[value] for value in values_XS.index]
-            style, shift = sheet.styles.get(arm, BLACK), APART * (line - (len(lines) - 1) / 2)
-            labels: dict[str, Any] = {"setting": setting, "facet": title, "arm": arm}
-            sheet.draw_means(panel, values_XS, style, band_of(study, "final_score"), places, shift, **labels)
+        lines = {"all": cells} if arms_are_the_axis else dict(iter(cells.groupby("arm", sort=False)))
+        values = {arm: pivot_seeds(of_arm, setting, "score") for arm, of_arm in lines.items()}
+        sheet.draw_beside(panel, values, band, place_of.__getitem__, setting=setting, facet=title)
     sheet.draw_legend(arms=[series["arm"] for series in sheet.numbers])
-    caption = (
-        "Final accuracy against each setting that a factor moves: evenly spaced, in order of size, or on a log scale"
-        " where the values span decades (∞ stands beyond the largest)."
-    )
-    return sheet.finish(caption, MEAN_DOTS)
+    return sheet.finish(MEAN_DOTS)
 
 
 def draw_batch_reuse(study: StudyRuns) -> Drawing:
-    """Draw F18: clip fraction and final accuracy against num_iterations, and the clip fraction of each pass."""
+    """Clip fraction (mean over all optimiser steps) against num_iterations; the clip fraction of each pass over the
+    batch; and final accuracy against num_iterations, minus that of `{study.baseline}` with the same seed.
+    """
     passes, baseline = "setting/num_iterations", study.baseline
     clipped, by_pass = "clipped tokens\n(share)", "clipped, by pass\nover the batch"
     gain = f"final accuracy minus\nthat of {panels.arm_label(study, baseline)}"
@@ -126,7 +124,8 @@ def draw_batch_reuse(study: StudyRuns) -> Drawing:
     sheet = Sheet(study, [clipped, by_pass, gain], share_x=False)
     for facet in study.facets:
         clip_XS, score_XS = (
-            by_setting(study, measure(study, metric), facet, passes).T for metric in ("clip/active", "final_score")
+            measures.by_setting(study, measures.measure(study, metric), facet, passes).T
+            for metric in ("clip/active", "final_score")
         )
         gain_XS = score_XS - score_XS.reindex([baseline_passes]).iloc[0]
         clip_labels: dict[str, Any] = {"metric": "clip/active", "facet": facet}
@@ -141,21 +140,23 @@ def draw_batch_reuse(study: StudyRuns) -> Drawing:
         panel = sheet.grid[by_pass, facet]
         for arm, updates in study.by_arm("updates", facet):
             values_XS = pivot_seeds(updates, "iteration", "clip/active")
-            labels = {"metric": "clip/active", "by": "iteration", "facet": facet, "arm": arm}
-            sheet.draw_means(panel, values_XS, sheet.styles[arm], share_band, **labels)
+            of_arm = clip_labels | {"by": "iteration", "arm": arm}
+            sheet.draw_means(panel, values_XS, sheet.styles[arm], share_band, **of_arm)
         panels.set_whole_ticks(panel)
         panel.set_xlabel("pass (0 = first)")
     sheet.mark(0, gain)
     sheet.draw_legend()
-    caption = (
-        "Clip fraction (mean over all optimiser steps) against num_iterations; the clip fraction of each pass over the"
-        f" batch; and final accuracy against num_iterations, minus that of `{baseline}` with the same seed."
-    )
-    return sheet.finish(caption, f"{MEAN_DOTS}; differences paired by seed")
+    return sheet.finish(f"{MEAN_DOTS}; differences paired by seed")
 
 
 def draw_setting_map(study: StudyRuns) -> Drawing:
-    """Draw F13, over the first two factors that move a number; the levels of other factors have panels of their own."""
+    """Entropy of the sampling policy over the last tenth of the run, final held-out accuracy, and the KL divergence of
+    the policy from the one that sampled the batch at the batch's last update (estimator k3, mean over the run), for
+    each pair of settings, in order of size. Colour: how far above (red) or below (blue) its own mean over the settings
+    a seed is on average; ±: standard error of that. The colours reach over two standard errors at least, so that noise
+    stays pale. Hatched: no run has a result.
+    """
+    # Over the first two factors that move a number; the levels of other factors have panels of their own.
     axes = dict(list(numeric_axes(study).items())[:2])
     if len(axes) < 2:
         raise NotDrawnError(f"two factors must move a number each; here: {', '.join(axes) or 'none'}")
@@ -169,19 +170,12 @@ def draw_setting_map(study: StudyRuns) -> Drawing:
     parts = split(study.cells, axes, "/")
     sheet = Sheet(study, rows.values(), list(parts), height=2.1, share_x=False, share_y=False)
     for quantity, row in rows.items():
-        values = by_cell(study, quantity)
+        values = measures.by_cell(study, quantity)
         for title, cells in parts.items():
             series = _draw_map(sheet.grid[row, title], cells.assign(value=values), y, x)
             sheet.grid[row, title].set(xlabel=x.removeprefix("setting/"), ylabel=row)
             sheet.record(series, metric=quantity, facet=title)
-    caption = (
-        "Entropy of the sampling policy over the last tenth of the run, final held-out accuracy, and the KL divergence"
-        " of the policy from the one that sampled the batch at the batch's last update (estimator k3, mean over the"
-        " run), for each pair of settings, in order of size. Colour: how far above (red) or below (blue) its own mean"
-        " over the settings a seed is on average; ±: standard error of that. The colours reach over two standard errors"
-        " at least, so that noise stays pale. Hatched: no run has a result."
-    )
-    return sheet.finish(caption, "mean over seeds; the colour and ± are paired by seed")
+    return sheet.finish("mean over seeds; the colour and ± are paired by seed")
 
 
 def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
@@ -192,12 +186,8 @@ def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
     values_PS = cells.pivot(index=[y, x], columns="seed", values="value")
     complete_PS = values_PS.dropna()
     apart_PS = values_PS - (complete_PS if len(complete_PS) else values_PS).mean()
-    squares = pd.DataFrame(
-        {
-            **{"mean": values_PS.mean(axis=1), "apart": apart_PS.mean(axis=1), "error": apart_PS.sem(axis=1)},
-            "n": values_PS.count(axis=1),
-        }
-    )
+    columns = {"mean": values_PS.mean(axis=1), "apart": apart_PS.mean(axis=1), "error": apart_PS.sem(axis=1)}
+    squares = pd.DataFrame(columns | {"n": values_PS.count(axis=1)})
 
     def write(square: pd.Series) -> str:
         # Where every seed has one value (a KL of exactly 0), the error is that of the others' mean alone.
@@ -219,11 +209,10 @@ def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
     panel.invert_yaxis()
     panel.tick_params(length=0, labelrotation=0)
     panel.patch.set(facecolor="white", edgecolor="#e8b9be", hatch="//")  # seen where a square is missing
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "color": NOTE_COLOUR}
+    look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     for row, column in np.argwhere(apart_YX.isna().to_numpy()):
-        panel.text(
-            column + 0.5, row + 0.5, "missing", ha="center", va="center", fontsize=7, color=NOTE_COLOUR, bbox=box
-        )
+        panel.text(column + 0.5, row + 0.5, "missing", **look)
     lists = {name: table.to_numpy(dtype=np.float64).tolist() for name, table in tables.items()}
     return {"x": apart_YX.columns.tolist(), "y": apart_YX.index.tolist(), **lists}
 
@@ -236,22 +225,17 @@ def parse_level(level: str) -> float:
         return np.nan
 
 
-def _complete_scales(study: StudyRuns, scale: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the cells that differ in arm, seed and `scale` alone, where every level of `scale` is planned.
+def _complete_scales(study: StudyRuns, scale: str) -> dict[str, pd.DataFrame]:
+    """Return the cells that differ in arm, seed and `scale` alone, by title, where every level of `scale` is planned.
 
-    Each part has a title of the other levels, and is ordered by a column `scale`, the number of the level.
+    They are ordered by a column `scale`, the number of the level.
     """
-    others = [factor for factor in study.plan["factors"] if factor not in (scale, study.plan["compare"])]
     levels = study.plan["factors"].get(scale, [])
-    if len(levels) < 2 or not np.isfinite([parse_level(level) for level in levels]).all():
-        return
+    if len(levels) < 2 or not np.isfinite([*map(parse_level, levels)]).all():
+        return {}
     cells = study.cells.assign(scale=study.cells[f"factor/{scale}"].map(parse_level))
-    cells = cells.sort_values("scale", kind="stable")
-    columns = [f"factor/{factor}" for factor in others]
-    for place, part in cells.groupby(columns, sort=False) if others else [((), cells)]:
-        if part["scale"].nunique() == len(levels):
-            words = [f"{level} {SCALES.get(factor, '')}".strip() for factor, level in zip(others, place, strict=True)]
-            yield " · ".join(words), part
+    parts = split(cells.sort_values("scale", kind="stable"), (scale, study.plan["compare"]), units=SCALES)
+    return {title: part for title, part in parts.items() if part["scale"].nunique() == len(levels)}
 
 
 def _label_scale(panel: Axes, scale: str, levels: Sequence[str], label: str) -> None:
@@ -262,93 +246,76 @@ def _label_scale(panel: Axes, scale: str, levels: Sequence[str], label: str) -> 
     panel.minorticks_off()
 
 
-def _need_factor(name: str) -> NotDrawnError:
-    return NotDrawnError(f"needs a factor {name} whose levels are numbers (0.13M, 48)")
-
-
 def draw_effect_by_scale(study: StudyRuns) -> Drawing:
-    """Draw F32: what each arm differs by from the baseline, over the model's size and over the answer's length."""
-    scores = study.cells.assign(score=by_cell(study, "final_score"))
-    shown = [
-        (scale, title, cells.join(scores["score"]))
+    """Final accuracy minus that of `{study.baseline}` with the same seed, over the model's parameters and over the
+    tokens of an answer, on log scales. A length is also another task, and a size has its own learning rate.
+    """
+    baseline, scores = study.baseline, study.cells.assign(score=measures.by_cell(study, "final_score"))
+    shown = {
+        (scale, title): cells.join(scores["score"])
         for scale in SCALES
         if scale != study.plan["compare"]
-        for title, cells in _complete_scales(study, scale)
-        if study.baseline in set(cells["arm"])
-    ]
+        for title, cells in _complete_scales(study, scale).items()
+        if baseline in set(cells["arm"])
+    }
     if not shown:
-        raise _need_factor(" or ".join(SCALES))
-    row = f"final accuracy minus\nthat of {panels.arm_label(study, study.baseline)}"
-    sheet = Sheet(study, [row], [title for _, title, _ in shown], height=2.0, share_x=False)
-    others = [arm for arm in study.arms if arm != study.baseline]
-    for panel, (scale, title, cells) in zip(sheet.grid.values(), shown, strict=False):
+        raise NotDrawnError(NEEDS_SCALE.format(" or ".join(SCALES)))
+    row = f"final accuracy minus\nthat of {panels.arm_label(study, baseline)}"
+    sheet = Sheet(study, [row], [title for _, title in shown], height=2.0, share_x=False)
+    others = [arm for arm in study.arms if arm != baseline]
+    for panel, ((scale, title), cells) in zip(sheet.grid.values(), shown.items(), strict=False):
         scores_XS = {arm: pivot_seeds(part, "scale", "score") for arm, part in cells.groupby("arm")}
-        for line, arm in enumerate(others):
-            difference_XS = scores_XS.get(arm, pd.DataFrame()) - scores_XS[study.baseline]
-            difference_XS = difference_XS.dropna(how="all").dropna(how="all", axis=1)
-            if difference_XS.empty:
-                continue
-            shift = APART * (line - (len(others) - 1) / 2)
-            labels: dict[str, Any] = {
-                "metric": "final_score",
-                "scale": scale,
-                "facet": title,
-                "arm": arm,
-                "minus": study.baseline,
-            }
-            places = difference_XS.index.tolist()
-            sheet.draw_means(panel, difference_XS, sheet.styles[arm], t_band, places, shift, **labels)
+        differences = {arm: scores_XS.get(arm, pd.DataFrame()) - scores_XS[baseline] for arm in others}
+        paired = {arm: apart.dropna(how="all").dropna(how="all", axis=1) for arm, apart in differences.items()}
+        labels = {"metric": "final_score", "scale": scale, "facet": title, "minus": baseline}
+        sheet.draw_beside(panel, paired, t_band, float, **labels)
         _label_scale(panel, scale, study.plan["factors"][scale], SCALES[scale])
     sheet.mark(0)
     sheet.draw_legend(arms=others)
-    caption = (
-        f"Final accuracy minus that of `{study.baseline}` with the same seed, over the model's parameters and over the"
-        " tokens of an answer, on log scales. A length is also another task, and a size has its own learning rate."
-    )
-    return sheet.finish(caption, f"{MEAN_DOTS}, paired by seed; a description, not corrected")
+    return sheet.finish(f"{MEAN_DOTS}, paired by seed; a description, not corrected")
 
 
 def draw_clipping_by_length(study: StudyRuns) -> Drawing:
-    """Draw F34: a line for each arm, or one line where the lengths are the arms."""
-    parts = list(_complete_scales(study, "length"))
+    """Share of the tokens with an advantage that clipping silenced, and how far the ratio of a whole answer (geometric
+    mean of its tokens') moves: half the distance of the 1st and 99th percentile of its logarithm, mean of A > 0 and A <
+    0. Means over the optimiser steps that can clip, on log scales. Dotted: from the shortest answers on, a mean of T
+    independent log ratios of one spread and one drift. Its spread falls as 1/sqrt(T): a clipped share below half falls
+    with length, one above half rises. A length is also another task. 0 is left out.
+    """
+    parts = _complete_scales(study, "length")
     if not parts:
-        raise _need_factor("length")
+        raise NotDrawnError(NEEDS_SCALE.format("length"))
     clipped, spread = "clipped tokens\n(share)", "|log ratio| of\nan answer (98%)"
-    rows = {clipped: means_after_first_step(study, "clip/active_nz"), spread: log_ratio_spread(study)}
-    sheet = Sheet(study, rows, [title for title, _ in parts], height=1.7)
+    rows = {
+        clipped: measures.means_after_first_step(study, "clip/active_nz"),
+        spread: measures.log_ratio_spread(study),
+    }
+    sheet = Sheet(study, rows, list(parts), height=1.7)
     index = pd.MultiIndex.from_frame(study.cells[["facet", "arm", "seed"]])
-    for row, values in rows.items():
-        of_cell = pd.Series(values.reindex(index).to_numpy(), study.cells.index)
-        for title, cells in parts:
-            panel, one_arm = sheet.grid[row, title], study.plan["compare"] == "length"
-            for arm, part in [("all", cells)] if one_arm else cells.groupby("arm", sort=False):
-                values_XS = pivot_seeds(part.assign(value=of_cell.where(of_cell > 0)), "scale", "value")
-                if values_XS.empty:
-                    continue
-                style, lengths = sheet.styles.get(arm, BLACK), values_XS.index.tolist()
-                labels: dict[str, Any] = {"metric": row.replace("\n", " "), "facet": title, "arm": arm}
-                mean_X = sheet.draw_means(panel, values_XS, style, geometric_band, lengths, **labels)
-                if row == clipped and (part["setting/importance_sampling_level"] == "token").all():
-                    continue  # each token meets the range by itself
-                length_X = np.geomspace(lengths[0], lengths[-1], 50)
-                theory_X = extrapolate(float(mean_X[0]), length_X, is_share=row == clipped)
-                seen_X = theory_X >= 0.5 * np.nanmin(values_XS)  # else the panel would be scaled to it
-                panel.plot(length_X[seen_X], theory_X[seen_X], color=style.colour, linewidth=0.8, linestyle=":")
-            panels.set_log_axis(panel, "y", panels.write_percent if row == clipped else panels.write_plainly)
-            _label_scale(panel, "length", study.plan["factors"]["length"], "")
+    for (row, title), panel in sheet.grid.items():
+        of_cell = pd.Series(rows[row].reindex(index).to_numpy(), study.cells.index)
+        cells = parts[title].assign(value=of_cell.where(of_cell > 0))
+        one_arm = study.plan["compare"] == "length"
+        for arm, part in [("all", cells)] if one_arm else cells.groupby("arm", sort=False):
+            values_XS = pivot_seeds(part, "scale", "value")
+            if values_XS.empty:
+                continue
+            look, lengths = sheet.styles.get(arm, BLACK), values_XS.index.tolist()
+            labels: dict[str, Any] = {"metric": row.replace("\n", " "), "facet": title, "arm": arm}
+            mean_X = sheet.draw_means(panel, values_XS, look, geometric_band, lengths, **labels)
+            if row == clipped and (part["setting/importance_sampling_level"] == "token").all():
+                continue  # each token meets the range by itself
+            length_X = np.geomspace(lengths[0], lengths[-1], 50)
+            theory_X = extrapolate(float(mean_X[0]), length_X, is_share=row == clipped)
+            seen_X = theory_X >= 0.5 * np.nanmin(values_XS)  # else the panel would be scaled to it
+            panel.plot(length_X[seen_X], theory_X[seen_X], color=look.colour, linewidth=0.8, linestyle=":")
+        panels.set_log_axis(panel, "y", panels.write_percent if row == clipped else panels.write_plainly)
+        _label_scale(panel, "length", study.plan["factors"]["length"], "")
     sheet.label_x(SCALES["length"])
     drawn = {series["arm"] for series in sheet.numbers}
     theory = Line2D([], [], color=QUIET, linewidth=0.8, linestyle=":", label="spread as 1/sqrt(T)")
     sheet.draw_legend([theory], arms=drawn)
-    caption = (
-        "Share of the tokens with an advantage that clipping silenced, and how far the ratio of a whole answer"
-        " (geometric mean of its tokens') moves: half the distance of the 1st and 99th percentile of its logarithm,"
-        " mean of A > 0 and A < 0. Means over the optimiser steps that can clip, on log scales. Dotted: from the"
-        " shortest answers on, a mean of T independent log ratios of one spread and one drift. Its spread falls as"
-        " 1/sqrt(T), so that what one range clips by less than half is clipped ever less, what it clips by more than"
-        " half ever more. A length is also another task. 0 is left out."
-    )
-    return sheet.finish(caption, f"{MEAN.replace('mean', 'geometric mean')}; dots are seeds")
+    return sheet.finish(f"{MEAN.replace('mean', 'geometric mean')}; dots are seeds")
 
 
 def extrapolate(first: float, length_X: NDArray, is_share: bool) -> NDArray:

@@ -16,33 +16,30 @@ from grpolab.report.style import QUIET, TEXT_WIDTH, Series, arm_styles
 
 
 def draw_objective_shape(study: StudyRuns) -> Drawing:
-    """Draw F9."""
+    """Objective of one token, and the factor on the gradient of its log-prob, against its importance ratio: computed by
+    the loss code of this program ({study.results.geometry.name}). A rule that stops gradients inside its objective has
+    no curve in the upper row: its slope would not be its gradient.
+    """
     rows = {"objective": "objective\n(maximised)", "weight": "weight on the gradient\nof the log-prob"}
     signs = {"advantage +1": 1, "advantage -1": -1}
     figure, grid = panel_grid(list(rows.values()), list(signs), height=2.0)
-    path = study.results.geometry
-    table = _read_analytic(path)
-    styles = arm_styles(list(dict.fromkeys(table["curve"])))
+    table = _read_analytic(study.results.geometry)
+    looks = arm_styles(list(dict.fromkeys(table["curve"])))
     numbers: list[Series] = []
     for quantity, row in rows.items():
         for column, sign in signs.items():
             panel = grid[row, column]
-            for curve, style in styles.items():
+            for curve, look in looks.items():
                 points = table[(table["curve"] == curve) & (table["advantage"] == sign)].sort_values("ratio")
                 if quantity == "weight" or is_surrogate(points):
-                    panel.plot(points["ratio"], points[quantity], color=style.colour, linestyle=style.line)
+                    panel.plot(points["ratio"], points[quantity], color=look.colour, linestyle=look.line)
                     values = {"x": points["ratio"].tolist(), "value": points[quantity].tolist()}
                     numbers.append({"metric": quantity, "curve": curve, "advantage": sign, **values})
             panel.axvline(1, color=QUIET, linewidth=0.6, zorder=0)
             panel.set_xlabel("importance ratio" if quantity == "weight" else "")
-    handles = [Line2D([], [], color=s.colour, linestyle=s.line, label=curve) for curve, s in styles.items()]
+    handles = [Line2D([], [], color=look.colour, linestyle=look.line, label=curve) for curve, look in looks.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
-    caption = (
-        "What one token adds to the objective, and the factor on the gradient of its log-prob, against its importance"
-        f" ratio: computed by the loss code of this program ({path.name}). A rule that stops gradients inside its"
-        " objective has no curve in the upper row: its slope would not be its gradient."
-    )
-    return Drawing(figure, caption, "analytic", numbers)
+    return Drawing(figure, "analytic", numbers)
 
 
 def is_surrogate(points: pd.DataFrame) -> bool:
@@ -52,44 +49,40 @@ def is_surrogate(points: pd.DataFrame) -> bool:
 
 
 def draw_gradient_weight(study: StudyRuns) -> Drawing:
-    """Draw F10: one column per rule, one row per sign of the advantage; grey where there is no gradient."""
+    """Size of the factor on the gradient of a token's log-prob, over the token's old and new probability, for either
+    sign of the advantage: computed by the loss code of this program ({study.results.surface.name}). Its sign is the
+    advantage's everywhere. White: probability as it was. A rule on the ratio has rays through the origin, one on the
+    change of probability has parallels to the diagonal.
+    """
     rows, silent = {"new probability,\nadvantage +1": 1, "new probability,\nadvantage -1": -1}, "0.8"
     norm = mpl.colors.LogNorm(0.1, 10, clip=True)
-    path = study.results.surface
-    table = _read_analytic(path)
+    table = _read_analytic(study.results.surface)
     rules = list(dict.fromkeys(table["rule"]))
     figure, grid = panel_grid(list(rows), rules, height=1.2)
     figure.set_figwidth(TEXT_WIDTH)
     numbers: list[Series] = []
-    for row, sign in rows.items():
-        for rule in rules:
-            points = table[(table["rule"] == rule) & (table["advantage"] == sign)]
-            weight_NO, panel = points.pivot(index="new", columns="old", values="weight"), grid[row, rule]
-            size = np.ma.masked_equal(weight_NO.abs().to_numpy(dtype=np.float64), 0)
-            panel.set_facecolor(silent)
-            panel.imshow(size, origin="lower", extent=(0, 1, 0, 1), norm=norm, cmap="viridis", aspect="auto")
-            panel.plot([0, 1], [0, 1], color="white", linewidth=0.6)
-            panel.grid(visible=False)
-            panel.set(xticks=[0, 0.5, 1], yticks=[0, 0.5, 1], xlim=(0, 1), ylim=(0, 1))
-            panel.set_xticklabels(["0", ".5", "1"])
-            panel.set_title(rule if sign == 1 else "", fontsize=7)
-            panel.set_xlabel("old probability" if sign == -1 else "")
-            places = {"x": weight_NO.columns.tolist(), "y": weight_NO.index.tolist()}
-            values = {**places, "value": weight_NO.to_numpy().tolist()}
-            numbers.append({"metric": "weight", "rule": rule, "advantage": sign, **values})
+    for (row, rule), panel in grid.items():
+        sign = rows[row]
+        points = table[(table["rule"] == rule) & (table["advantage"] == sign)]
+        weight_NO = points.pivot(index="new", columns="old", values="weight")
+        size = np.ma.masked_equal(weight_NO.abs().to_numpy(dtype=np.float64), 0)
+        panel.set_facecolor(silent)
+        panel.imshow(size, origin="lower", extent=(0, 1, 0, 1), norm=norm, cmap="viridis", aspect="auto")
+        panel.plot([0, 1], [0, 1], color="white", linewidth=0.6)
+        panel.grid(visible=False)
+        panel.set(xticks=[0, 0.5, 1], yticks=[0, 0.5, 1], xlim=(0, 1), ylim=(0, 1), xticklabels=["0", ".5", "1"])
+        panel.set_title(rule if sign == 1 else "", fontsize=7)
+        panel.set_xlabel("old probability" if sign == -1 else "")
+        places = {"x": weight_NO.columns.tolist(), "y": weight_NO.index.tolist()}
+        values = {**places, "value": weight_NO.to_numpy().tolist()}
+        numbers.append({"metric": "weight", "rule": rule, "advantage": sign, **values})
     scale = mpl.cm.ScalarMappable(norm, "viridis")
     bar = figure.colorbar(scale, ax=list(grid.values()), extend="both", pad=0.01, aspect=30)
     bar.set_label("size of the weight on the gradient")
     bar.ax.set_yticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
     bar.ax.minorticks_off()
     figure.legend(handles=[Patch(color=silent, label="no gradient")], loc="outside lower center")
-    caption = (
-        "Size of the factor on the gradient of a token's log-prob, over the token's old and new probability, for either"
-        f" sign of the advantage: computed by the loss code of this program ({path.name}). Its sign is the advantage's"
-        " everywhere. White: probability as it was. A rule on the ratio has rays through the origin, one on the change"
-        " of probability has parallels to the diagonal."
-    )
-    return Drawing(figure, caption, "analytic", numbers)
+    return Drawing(figure, "analytic", numbers)
 
 
 def _read_analytic(path: Path) -> pd.DataFrame:

@@ -11,11 +11,12 @@ import json
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 from grpolab import meanings, vocabulary
 from grpolab.quantities import LABELS
-from grpolab.run.tracking.logged import Record
 
+Record = dict[str, Any]
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as description
 SUMMARY, REPORT = "summary", "report.html"
 MAX_ERROR = 4000  # characters: a tag takes 8000
@@ -83,8 +84,8 @@ def _page_state(plan: Record) -> Record:
     }
 
 
-# MLflow 3.17 draws a group in the colour that a hash of its name chooses. So charts are grouped by a tag of its own:
-# the variant with as many spaces behind it, which no page shows, as give it the colour that is its turn.
+# MLflow 3.17 draws a group in the colour that a hash of its name chooses. So charts are grouped by a tag of their own:
+# the variant and behind it as many spaces, which no page shows, as give it the next colour.
 LINE = "line"
 COLOURS = 29
 # Numbers of MLflow's colours: blue, orange, green, red, purple, yellow, grey, teal and pink, then their shades.
@@ -97,8 +98,7 @@ def lines_of(plan: Record) -> dict[str, str]:
     lines = {}
     for turn, variant in enumerate(dict.fromkeys(cell["variant"] for cell in plan["cells"])):
         padded = (variant + " " * count for count in range(MOST_SPACES))
-        wanted = TURNS[turn % COLOURS]
-        lines[variant] = next((line for line in padded if colour_number(line) == wanted), variant)
+        lines[variant] = next((line for line in padded if colour_number(line) == TURNS[turn % COLOURS]), variant)
     return lines
 
 
@@ -113,13 +113,13 @@ def colour_number(line: str) -> int:
 
 def describe_study(plan: Record, experiment_id: str, summary_id: str) -> str:
     """Describe a study: its question, where its charts and report are, and its hypotheses."""
-    charts = "" if plan["includes"] else f" [Charts]({charts_address(experiment_id)})"
-    parts = f"Made of the studies {', '.join(plan['includes'])}. " if plan["includes"] else ""
-    summary = (
-        f"{parts}The run [{SUMMARY}]({report_address(experiment_id, summary_id)}) holds report, figures and tables."
-    )
+    charts, parts = f" [Charts]({charts_address(experiment_id)})", ""
+    if plan["includes"]:
+        charts, parts = "", f"Made of the studies {', '.join(plan['includes'])}. "
+    summary = f"The run [{SUMMARY}]({report_address(experiment_id, summary_id)}) holds report, figures and tables."
     claims = [f"- {claim['id']}: {claim['says']}" for claim in plan.get("hypotheses", [])]
-    return "\n\n".join([plan["question"] + charts, summary, *(["Hypotheses:", "\n".join(claims)] if claims else [])])
+    hypotheses = ["Hypotheses:", "\n".join(claims)] if claims else []
+    return "\n\n".join([plan["question"] + charts, parts + summary, *hypotheses])
 
 
 def describe_run(cell: Record, outcome: Record | None, said: Record | None) -> str:

@@ -6,7 +6,7 @@ import gc
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -136,33 +136,31 @@ def describe_failure(error: BaseException) -> str:
 
 def read_run(uri: str, run_id: str) -> tuple[dict[str, str], Rows]:
     """Return the tags of any MLflow run, and its metrics as one row a step. Raises RequestError."""
-    _refuse_absent(uri)
-    try:
-        run = MlflowClient(uri).get_run(run_id)
-        return dict(run.data.tags), read_metrics(MlflowClient(uri), run)
-    except UNUSABLE as error:
-        raise RequestError(f"run {run_id} cannot be read from {uri}: {reason_of(error)}") from error
+    with _reading(uri, f"run {run_id} cannot be read from {uri}") as client:
+        run = client.get_run(run_id)
+        return dict(run.data.tags), _read_metrics(client, run)
 
 
 def read_runs(uri: str) -> Iterator[tuple[Run, Rows]]:
     """Yield every run of a store with its metrics as one row a step. Raises RequestError."""
-    _refuse_absent(uri)
-    try:
-        client = MlflowClient(uri)
+    with _reading(uri, f"{uri} is no store that MLflow opens") as client:
         ids = [experiment.experiment_id for experiment in client.search_experiments()]
         for run in client.search_runs(ids, max_results=MOST_RUNS, order_by=["attributes.start_time"]) if ids else []:
-            yield run, read_metrics(client, run)
-    except UNUSABLE as error:
-        raise RequestError(f"{uri} is no store that MLflow opens: {reason_of(error)}") from error
+            yield run, _read_metrics(client, run)
 
 
-def _refuse_absent(uri: str) -> None:
+@contextmanager
+def _reading(uri: str, failure: str) -> Iterator[MlflowClient]:
     file = sqlite_file(uri)
     if file and not file.is_file():  # MLflow would create one
         raise RequestError(f"the tracking store {file} is not there")
+    try:
+        yield MlflowClient(uri)
+    except UNUSABLE as error:
+        raise RequestError(f"{failure}: {reason_of(error)}") from error
 
 
-def read_metrics(client: MlflowClient, run: Run) -> Rows:
+def _read_metrics(client: MlflowClient, run: Run) -> Rows:
     """Return a run's metrics in the order of their steps; each row has its `step`."""
     rows: dict[int, dict[str, float]] = defaultdict(dict)
     for name in run.data.metrics:

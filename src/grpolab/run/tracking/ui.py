@@ -24,18 +24,11 @@ PORTS_TRIED = 50
 START_SECONDS = 120.0
 # Without job execution and with one worker the server is 2 processes and 0.5 GB instead of 14 and 2.7 GB.
 # What it starts itself imports nothing from the working directory either.
-ENVIRONMENT = {
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "PYTHONSAFEPATH": "1",
-}
+ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONSAFEPATH": "1"}
 
 
 def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], object] = say) -> None:
-    """Show the store, print the links of a study, and stay until Ctrl-C; an MLflow server is only linked to.
-
-    Raises RequestError if there is nothing to show.
-    """
+    """Show the store, print a study's links, and stay until Ctrl-C. Raises RequestError if there is nothing to show."""
     check_store(uri)
     plan = read_plan(results.plan(study))
     if plan is None:
@@ -54,11 +47,11 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends the server as Ctrl-C does
     if _is_misplaced(uri, results) and (problem := synchronise(results, uri, [study])):
         say(problem)
-    chosen = free_port(port)
-    if chosen != port:
-        say(f"port {port} is taken, using {chosen}")
-    with _server(uri, chosen) as process:
-        _print_links(f"http://{HOST}:{chosen}", study, parts, say)
+    free = free_port(port)
+    if free != port:
+        say(f"port {port} is taken, using {free}")
+    with _server(uri, free) as process:
+        _print_links(f"http://{HOST}:{free}", study, parts, say)
         say("Ctrl-C ends the server.")
         with suppress(KeyboardInterrupt):
             process.wait()

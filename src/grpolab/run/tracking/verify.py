@@ -17,8 +17,8 @@ from grpolab.meanings import METRICS
 from grpolab.paths import Results
 from grpolab.records import read_result
 from grpolab.run.folder import is_begun
-from grpolab.run.tracking import logged, sqlite_file
-from grpolab.run.tracking.mirror import lock_path, run_name
+from grpolab.run.tracking import mirror, sqlite_file
+from grpolab.run.tracking.pages import Record
 from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure, find_problem
 from grpolab.run.watch import exclusive
 from grpolab.run_files import JOURNAL
@@ -38,6 +38,17 @@ class Comparison:
     differences: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)  # runs without a folder: pruned, or another machine's
 
+    def lines(self) -> list[str]:
+        """Return the comparison as it is printed."""
+        count = len(self.differences)
+        running = f", {self.running} of them running" if self.running else ""
+        verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
+        more = [f"and {count - SHOWN} more (--json has them all)"] if count > SHOWN else []
+        if self.unknown:
+            more.append(f"no folder here, pruned or another machine's: {', '.join(self.unknown)}")
+        shown = [*self.differences[:SHOWN], *more]
+        return [f"{self.study}: {self.runs} runs{running}: {verdict}", *(f"  {line}" for line in shown)]
+
 
 def print_verification(results: Results, uri: str, studies: Sequence[str], as_json: bool) -> bool:
     """Print what differs; return True if the store is equal. Raises RequestError if a server cannot be used."""
@@ -48,7 +59,7 @@ def print_verification(results: Results, uri: str, studies: Sequence[str], as_js
         say(f"there is no tracking store at {file}: `grpolab track sync` makes it", error=True)
         return False
     try:
-        with exclusive(lock_path(results, uri)):
+        with exclusive(mirror.lock_path(results, uri)):
             comparisons = verify(results, Store(uri, results), studies)
     except UNUSABLE as error:
         say(describe_failure(error), error=True)
@@ -58,100 +69,77 @@ def print_verification(results: Results, uri: str, studies: Sequence[str], as_js
         say(json.dumps([asdict(comparison) for comparison in comparisons], indent=1))
         return is_equal
     for comparison in comparisons:
-        _print_comparison(comparison)
+        say("\n".join(comparison.lines()))
     if not is_equal:
         say("`grpolab track sync` adds what is missing, with --rebuild it makes the store anew")
     return is_equal
 
 
-def _print_comparison(comparison: Comparison) -> None:
-    count = len(comparison.differences)
-    running = f", {comparison.running} of them running" if comparison.running else ""
-    verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
-    say(
-        "\n  ".join(
-            [f"{comparison.study}: {comparison.runs} runs{running}: {verdict}", *comparison.differences[:SHOWN]]
-        )
-    )
-    if count > SHOWN:
-        say(f"  and {count - SHOWN} more (--json has them all)")
-    if comparison.unknown:
-        say(f"  no folder here, pruned or another machine's: {', '.join(comparison.unknown)}")
-
-
 def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Comparison]:
     """Compare each study, and each that it includes."""
-    plans = [plan for plan in logged.read_plans(results, studies) if plan["cells"]]
+    plans = [plan for plan in mirror.read_plans(results, studies) if plan["cells"]]
     comparisons = [_compare_study(results, store, plan) for plan in plans]
     if comparisons and (place := store.find_misplaced()):
         comparisons[0].differences.append(f"artefacts lie in {place}, which is not in this results folder")
     return comparisons
 
 
-def _compare_study(results: Results, store: Store, plan: logged.Record) -> Comparison:
+def _compare_study(results: Results, store: Store, plan: Record) -> Comparison:
     experiment = store.client.get_experiment_by_name(plan["study"])
     runs: list[Run] = []
     if experiment and experiment.lifecycle_stage == "active":
         runs = store.client.search_runs([experiment.experiment_id], max_results=MOST_RUNS)
-    comparison, assessment = Comparison(plan["study"]), logged.read_assessment(results, plan["study"])
+    comparison, assessment = Comparison(plan["study"]), mirror.read_assessment(results, plan["study"])
+    absent = set()  # signatures of cells without a folder
     for cell in plan["cells"]:
-        folder, name = results.run(cell["signature"]), run_name(cell)
+        folder, who = results.run(cell["signature"]), (cell["variant"], str(cell["seed"]))
         if not is_begun(folder):
+            absent.add(cell["signature"])
             continue
         comparison.runs += 1
-        who = cell["variant"], str(cell["seed"])
-        stored = [run for run in runs if (run.data.tags.get("variant"), run.data.tags.get("seed")) == who]
         try:
-            outcome = read_result(folder)
-            if logged.status_of(folder, outcome) == "RUNNING":
+            read_result(folder)  # checks the journal against its hash
+            cell_run = mirror.read_cell(results, plan, cell, assessment)
+            stored = [run for run in runs if (run.data.tags.get("variant"), run.data.tags.get("seed")) == who]
+            if cell_run.status == "RUNNING":
                 comparison.running += 1
-            elif len(stored) != 1:
-                comparison.differences.append(f"{name}: the store has {len(stored)} runs of it")
-            else:
-                said = assessment.get(cell["signature"]) if logged.is_final(outcome) else None
-                tags = logged.tags_of(plan, cell, outcome, said)
-                found = _compare_run(store, stored[0], folder, outcome, tags, said["metrics"] if said else {})
-                comparison.differences += [f"{name}: {text}" for text in found]
+                continue
+            found = [f"the store has {len(stored)} runs of it"]
+            if len(stored) == 1:
+                found = list(_compare_run(store, stored[0], cell_run))
         except Damaged as damage:
-            comparison.differences.append(f"{name}: it is damaged: {damage}")
-    planned = {cell["signature"] for cell in plan["cells"]}
+            found = [f"it is damaged: {damage}"]
+        comparison.differences += [f"{mirror.run_name(cell)}: {text}" for text in found]
     for run in runs:
         signature = run.data.tags.get("signature", "")
-        if signature in planned and not is_begun(results.run(signature)):
+        if signature in absent:
             comparison.unknown.append(f"{run.info.run_name} ({signature}, {run.info.run_id})")
     return comparison
 
 
-def _compare_run(
-    store: Store,
-    run: Run,
-    folder: Path,
-    outcome: logged.Record | None,
-    tags: dict[str, str],
-    numbers: dict[str, float],
-) -> Iterator[str]:
+def _compare_run(store: Store, run: Run, cell_run: mirror.CellRun) -> Iterator[str]:
     """Compare status, tags, last values, the number of rollout steps and the journal of a run with its folder."""
-    points = [point for step in logged.read_course(folder, outcome).points.values() for point in step.values()]
-    values = {point.key: point.value for point in sorted(points, key=lambda point: point.step)} | numbers
-    steps = sum(point.key == logged.STEP_MARK for point in points)
-    pairs: dict[str, tuple[object, object]] = {"the status": (run.info.status, logged.status_of(folder, outcome))}
+    folder, outcome, client = cell_run.folder, cell_run.outcome, store.client
+    tags = cell_run.tags() | ({"outcome": outcome["outcome"]} if outcome else {})
+    points = [point for step in mirror.read_course(folder, outcome).points.values() for point in step]
+    values = {point.key: point.value for point in sorted(points, key=lambda point: point.step)}
+    values |= cell_run.assessed["metrics"] if cell_run.assessed else {}
+    steps = client.get_metric_history(run.info.run_id, mirror.STEP_MARK)
+    pairs: dict[str, tuple[object, object]] = {"the status": (run.info.status, cell_run.status)}
     pairs |= {f"the tag {name}": (run.data.tags.get(name), value) for name, value in tags.items()}
     for name in sorted({*values, *run.data.metrics} - TIMED):
         pairs[f"the last {name}"] = run.data.metrics.get(name), values.get(name)
-    pairs["the number of rollout steps"] = (
-        len(store.client.get_metric_history(run.info.run_id, logged.STEP_MARK)),
-        steps,
-    )
+    pairs["the number of rollout steps"] = len(steps), sum(point.key == mirror.STEP_MARK for point in points)
     if outcome:
         with tempfile.TemporaryDirectory() as place:
             try:
-                stored = Path(store.client.download_artifacts(run.info.run_id, JOURNAL, place))
+                stored = Path(client.download_artifacts(run.info.run_id, JOURNAL, place))
             except (MlflowException, OSError):
                 stored = Path(place, JOURNAL)
             pairs[f"the hash of the artefact {JOURNAL}"] = _hash(stored), _hash(folder / JOURNAL)
-    for what, (found, expected) in pairs.items():
-        if found != expected:
-            yield f"{what} is {found}, the run folder says {expected}"
+    for what, (in_store, expected) in pairs.items():
+        if in_store != expected:
+            yield f"{what} is {in_store}, the run folder says {expected}"
 
 
 def _hash(file: Path) -> str | None:

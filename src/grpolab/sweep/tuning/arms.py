@@ -34,7 +34,7 @@ from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.study import Study, load
 from grpolab.sweep.tuning.settings import Pruner, Scalar, Space, Tuning
-from grpolab.vocabulary import COMPLETE
+from grpolab.vocabulary import COMPLETE, RUNNING
 
 TRIAL = "trial"  # the factor of a tuning's plan beside the arms
 STARTUP_TRIALS = 5  # random ones, before TPE has something to go by
@@ -47,9 +47,6 @@ SERVERS = ("postgresql", "mysql")
 SCHEMA = "optuna"  # in PostgreSQL: MLflow's tables may be in the same database, and both have a table of one name
 
 Point = Mapping[str, Scalar]
-
-
-# --- what is tuned --------------------------------------------------------------------------------------------------
 
 
 def load_tuned(name: str) -> Study:
@@ -76,7 +73,7 @@ class TunedStudy:
         self.arms = list(study.factors[study.compare])
         self.plan_name = f"{study.name}.tuning"  # under which the trials' runs are planned, and tracked
         self._composer = Composer()
-        self._composed: dict[tuple[str, str], RunSettings] = {}
+        self._composed: dict[tuple[str, str], RunSettings] = {}  # by arm and values
         self._content: dict[str, dict[str, Any]] = {}  # what the settings name, as it was when first read
         problems = [f"{text}: a tuning sets its seeds itself" for text in overrides if key_of(text) == "seed"]
         problems += [problem for arm in self.arms for problem in self._problems(arm)]
@@ -101,8 +98,8 @@ class TunedStudy:
 
     def levels(self, arm: str) -> dict[str, str]:
         """Return the variant whose values are tuned: a level of each factor."""
-        chosen = {self.study.compare: arm, **self.tuning.where}
-        return {factor: chosen.get(factor) or next(iter(levels)) for factor, levels in self.study.factors.items()}
+        named = {self.study.compare: arm, **self.tuning.where}
+        return {factor: named.get(factor) or next(iter(levels)) for factor, levels in self.study.factors.items()}
 
     def settings(self, arm: str, point: Point) -> RunSettings:
         """Compose the arm with these values. Raises RequestError where they do not fit together."""
@@ -121,10 +118,8 @@ class TunedStudy:
         names = str((settings.task, settings.reward, settings.model))
         content = resolve_run(settings).content()
         if (first := self._content.setdefault(names, content)) != content:
-            changed = " and ".join(key for key, value in content.items() if value != first.get(key))
-            raise RequestError(
-                f"what {changed} names has changed since the tuning began: its trials need the old content"
-            )
+            key = " and ".join(key for key, value in content.items() if value != first.get(key))
+            raise RequestError(f"what {key} names has changed since the tuning began: its trials need the old content")
         return [Cell(levels, resolve_run(settings.model_copy(update={"seed": seed}))) for seed in self.tuning.seeds]
 
     def base_cells(self) -> list[Cell]:
@@ -132,23 +127,19 @@ class TunedStudy:
         return [cell for arm in self.arms for cell in self.cells(arm, 0, {})]
 
     def space(self, arm: str) -> dict[str, dict[str, Any]]:
-        """Return the arm's space as a study file states it."""
         return {key: values.model_dump(exclude_none=True) for key, values in self.tuning.space_of(arm).items()}
 
     def common_values(self, arm: str) -> dict[str, Any]:
         """Return the study's own values of the arm's tuned keys; None where it has none, or names a preset."""
-        values = dict(dotted(self.settings(arm, {}).model_dump()))
-        return {
-            key: None if isinstance(values.get(key), list) else values.get(key) for key in self.tuning.space_of(arm)
+        values = {
+            key: value for key, value in dotted(self.settings(arm, {}).model_dump()) if not isinstance(value, list)
         }
+        return {key: values.get(key) for key in self.tuning.space_of(arm)}
 
     def identity(self, arm: str) -> dict[str, Any]:
         """Return all that two tunings of an arm must share to be one: not the number of trials."""
         tuning = self.tuning.model_dump(exclude={"trials", "arms", "space", "where"})
         return {**tuning, "space": self.space(arm), "settings": resolve_run(self.settings(arm, {})).signature}
-
-
-# --- which values are tried next, and when a trial is given up ------------------------------------------------------
 
 
 class ShuffledGrid(RandomSampler):
@@ -193,7 +184,6 @@ class CurrentMedianPruner(BasePruner):
         self._startup_trials = startup_trials
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
-        """Return whether the trial is given up at its last step."""
         step = trial.last_step
         finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         values = [other.intermediate_values[step] for other in finished if step in other.intermediate_values]
@@ -203,18 +193,15 @@ class CurrentMedianPruner(BasePruner):
         return current < median if study.direction == StudyDirection.MAXIMIZE else current > median
 
 
-def make_pruner(asked: Pruner, first: int, last: int) -> BasePruner:
+def make_pruner(rule: Pruner, first: int, last: int) -> BasePruner:
     """Make the pruner of trials that are first judged at step `first` and end at `last`."""
-    if asked.name == "median":
-        return CurrentMedianPruner(asked.startup_trials)
-    if asked.name == "asha":
-        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=asked.factor)
-    if asked.name == "hyperband":
-        return HyperbandPruner(min_resource=first, max_resource=last, reduction_factor=asked.factor)
-    return WilcoxonPruner(p_threshold=asked.p) if asked.name == "wilcoxon" else NopPruner()
-
-
-# --- where the trials are kept --------------------------------------------------------------------------------------
+    if rule.name == "median":
+        return CurrentMedianPruner(rule.startup_trials)
+    if rule.name == "asha":
+        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=rule.factor)
+    if rule.name == "hyperband":
+        return HyperbandPruner(min_resource=first, max_resource=last, reduction_factor=rule.factor)
+    return WilcoxonPruner(p_threshold=rule.p) if rule.name == "wilcoxon" else NopPruner()
 
 
 def open_storage(uri: str, study: str) -> RDBStorage:
@@ -251,8 +238,11 @@ class ArmTrials:
     """The trials of an arm: one Optuna study."""
 
     def __init__(self, storage: RDBStorage, tuned: TunedStudy, arm: str, parallel: bool) -> None:
-        """Open the arm's trials. Raises RequestError where the storage has another tuning of that name."""
-        self.arm, self.space, self.tuning = arm, tuned.tuning.space_of(arm), tuned.tuning
+        """Open the arm's trials, and queue again those that a killed command left, with the same values.
+
+        Raises RequestError where the storage has another tuning of that name.
+        """
+        self.tuned, self.arm, self.tuning, self.space = tuned, arm, tuned.tuning, tuned.tuning.space_of(arm)
         self.name, self._parallel = f"{tuned.study.name}/{arm}", parallel
         settings = tuned.settings(arm, {})
         first = max(self.tuning.pruner.after, settings.evaluation.every)
@@ -272,27 +262,30 @@ class ArmTrials:
                 f"the storage holds another tuning under the name {self.name}: {', '.join(keys)} changed since; name"
                 " another --storage, or move that one away"
             )
-
-    def retry_left(self) -> None:
-        """Queue again, with the same values, the trials that a killed command left."""
-        for trial in self.study.get_trials(states=(TrialState.RUNNING,)):
+        for trial in self._trials(TrialState.RUNNING):
             self.study.tell(trial.number, state=TrialState.FAIL)
             if self.space.keys() <= trial.params.keys():
                 self.study.enqueue_trial(trial.params)
 
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=states or None)
+
     def begun(self) -> list[FrozenTrial]:
         """Return the trials that count towards the budget, in order: a failed one is made up for by another."""
-        left = (TrialState.FAIL, TrialState.WAITING)
-        return [trial for trial in self.study.get_trials(deepcopy=False) if trial.state not in left]
-
-    def shown(self) -> list[FrozenTrial]:
-        """Return the trials that have ended or are on their way; not those that a killed command left."""
-        every = self.study.get_trials(deepcopy=False)
-        return [trial for trial in every if RECORD in trial.user_attrs or trial.state == TrialState.RUNNING]
+        return self._trials(TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
 
     def ended(self) -> int:
-        """Return how many trials of the budget have ended."""
-        return sum(trial.state != TrialState.RUNNING for trial in self.begun())
+        return len(self._trials(TrialState.COMPLETE, TrialState.PRUNED))
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the trials of trials.json: ended or on their way, without those that a killed command left."""
+        running: dict[str, Any] = {"state": RUNNING, "reason": None, "scores": {}, "intermediate": {}, "signatures": {}}
+        return [
+            {"arm": self.arm, "number": trial.number, "values": self.point_of(trial)}
+            | trial.user_attrs.get(RECORD, running)
+            for trial in self._trials()
+            if RECORD in trial.user_attrs or trial.state == TrialState.RUNNING
+        ]
 
     def ask(self) -> optuna.Trial:
         """Ask Optuna for the next trial and its values."""

@@ -28,10 +28,10 @@ from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
 from grpolab.sweep.ledger import Record, duration
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
-from grpolab.sweep.tuning.arms import RECORD, TRIAL, ArmTrials, TunedStudy, open_storage, override
+from grpolab.sweep.tuning.arms import TRIAL, ArmTrials, TunedStudy, open_storage, override
 from grpolab.sweep.tuning.search import WATCHED, Score, Tuner
 from grpolab.terminal import say, visible
-from grpolab.vocabulary import COMPLETE, FAILED, RUNNING
+from grpolab.vocabulary import COMPLETE, FAILED
 
 TRIALS_FORMAT = 1
 HEAD = "# Written by `grpolab tune {called}`: each arm's best values. A study names them in a level: `tuned={study}`.\n"
@@ -67,12 +67,10 @@ def tune(
     with quiet, interruptible(), engine, _said_if_lost(uri), exclusive(folder / "lock"):
         opened = open_storage(uri, name)
         arms = [ArmTrials(opened, tuned, arm, parallel=engine.places > 1) for arm in tuned.arms]
-        for arm in arms:
-            arm.retry_left()
-        tuner = Tuner(tuned, arms, results, compute_score, engine.places)
+        tuner = Tuner(arms, results, compute_score, engine.places)
         engine.places = min(engine.places, tuner.open_trials())
-        _say_plan(tuned, arms, uri, engine.places)
-        files = TuningFiles(tuned, arms, results)
+        _say_plan(arms, uri, engine.places)
+        files = TuningFiles(arms, results)
         files.write()
         with mirrored(results, request.tracking_uri, tuned.plan_name):
             if engine.places:
@@ -83,7 +81,7 @@ def tune(
                 except WorkerStartError as error:
                     say(error)
                 say(progress.summary())
-            if is_done := files.is_done():
+            if is_done := not tuner.open_trials():
                 # Where the results lie is this machine's.
                 is_written = files.write_tuned(tuned_file, uri.replace(f"{results.root}/", ""))
                 say(f"tuned values: {tuned_file}" if is_written else "no tuned values: an arm has no complete trial")
@@ -109,10 +107,10 @@ def _said_if_lost(uri: str) -> Iterator[None]:
         raise SystemExit(1) from error
 
 
-def _say_plan(tuned: TunedStudy, arms: Sequence[ArmTrials], uri: str, workers: int) -> None:
+def _say_plan(arms: Sequence[ArmTrials], uri: str, workers: int) -> None:
     rows = [[arm.arm, ", ".join(arm.space), str(arm.tuning.trials), str(arm.ended())] for arm in arms]
     print_table(("arm", "keys", "trials", "done"), rows)
-    tuning = tuned.tuning
+    tuning = arms[0].tuning
     how = f"sampler {tuning.sampler}, pruner {tuning.pruner.name}, seeds {', '.join(map(str, tuning.seeds))}"
     say(f"{how}; storage {uri}; workers: {workers}" if workers else "0 trials to do: every arm has its own")
 
@@ -120,9 +118,9 @@ def _say_plan(tuned: TunedStudy, arms: Sequence[ArmTrials], uri: str, workers: i
 class TuningFiles:
     """The files of a tuning, all made from its storage: plan.json of its runs, trials.json, the tuned values."""
 
-    def __init__(self, tuned: TunedStudy, arms: Sequence[ArmTrials], results: Results) -> None:
-        self._tuned, self._arms = tuned, arms
-        self._trials_file, self._plan_file = results.trials(tuned.study.name), results.plan(tuned.plan_name)
+    def __init__(self, arms: Sequence[ArmTrials], results: Results) -> None:
+        self._arms, self._tuned = arms, arms[0].tuned
+        self._trials_file, self._plan_file = results.trials(self._tuned.study.name), results.plan(self._tuned.plan_name)
         before = read_json(self._plan_file) or {}
         self._created = before.get("created") or datetime.now(UTC).isoformat(timespec="seconds")
         self._commit = commit(project_root())
@@ -131,28 +129,26 @@ class TuningFiles:
         """Write plan.json, an ordinary plan by which the runs are seen and kept, and trials.json."""
         study, cells, numbers = self._tuned.study, [], set[int]()
         for arm in self._arms:
-            for trial in arm.shown():
-                numbers.add(trial.number)
+            for entry in arm.entries():
+                numbers.add(entry["number"])
                 with suppress(RequestError):  # values that do not fit together have no run
-                    cells += self._tuned.cells(arm.arm, trial.number, arm.point_of(trial))
-        levels: dict[str, list[str]] = {str(number): [] for number in sorted(numbers)}
+                    cells += self._tuned.cells(arm.arm, entry["number"], entry["values"])
         changed: dict[str, Any] = {
             "name": self._tuned.plan_name,
-            "factors": {study.compare: study.factors[study.compare], TRIAL: levels},
+            "factors": {
+                study.compare: study.factors[study.compare],
+                TRIAL: {str(number): [] for number in sorted(numbers)},
+            },
             **{key: [] for key in ("hypotheses", "placebo", "figures")},
         }
         plan = Plan(study.model_copy(update=changed), self._tuned.tuning.seeds, cells)
         write_json_atomic(self._plan_file, plan.document(self._created, self._commit or ""), durable=False)
         write_json_atomic(self._trials_file, self._document(), durable=False)
 
-    def is_done(self) -> bool:
-        """Return whether every arm has had its trials."""
-        return all(arm.ended() >= arm.tuning.trials for arm in self._arms)
-
     def best_entries(self) -> Iterator[tuple[ArmTrials, Record]]:
-        """Yield the best trials of every arm, the chosen one of an arm first."""
+        """Yield the best trials of every arm, of several first the one that a study takes."""
         for arm in self._arms:
-            entries = {entry["number"]: entry for entry in self._entries(arm)}
+            entries = {entry["number"]: entry for entry in arm.entries()}
             yield from ((arm, entries[number]) for number in arm.best())
 
     def write_tuned(self, file: Path, storage: str) -> bool:
@@ -176,17 +172,9 @@ class TuningFiles:
         write_text_atomic(file, HEAD.format(called=self._tuned.study.argument, study=document["study"]) + text)
         return True
 
-    def _entries(self, arm: ArmTrials) -> Iterator[Record]:
-        """Yield the arm's trials as trials.json has them."""
-        running: Record = {"state": RUNNING, "reason": None, "scores": {}, "intermediate": {}, "signatures": {}}
-        for trial in arm.shown():
-            head = {"arm": arm.arm, "number": trial.number, "values": arm.point_of(trial)}
-            yield head | trial.user_attrs.get(RECORD, running)
-
     def _document(self) -> Record:
-        """Return trials.json."""
         tuned, tuning, study = self._tuned, self._tuned.tuning, self._tuned.study
-        entries = [entry for arm in self._arms for entry in self._entries(arm)]
+        entries = [entry for arm in self._arms for entry in arm.entries()]
         ended = [entry for entry in entries if "optimizer_steps" in entry]
         levels = tuned.levels(tuned.arms[0])
         return {
@@ -196,7 +184,7 @@ class TuningFiles:
             "results_version": RESULTS_VERSION,
             "created": self._created,
             "commit": self._commit,
-            "done": self.is_done(),
+            "done": all(arm.ended() >= tuning.trials for arm in self._arms),
             "arms": {arm: {"space": tuned.space(arm), "common": tuned.common_values(arm)} for arm in tuned.arms},
             "compare": study.compare,
             "levels": {name: level for name, level in levels.items() if name != study.compare},
@@ -229,7 +217,7 @@ class TuningProgress:
         tuner.changed = self.trial_changed
 
     def trial_changed(self, label: str, record: Record | None) -> None:
-        """A trial has begun (`record` None) or ended: write the files, and say how it ended."""
+        """Write the files of a trial that has begun (`record` None) or ended, and say how it ended."""
         self._files.write()
         if record is None:
             return
@@ -253,28 +241,23 @@ class TuningProgress:
         return f", pruning saved {1 - self._run / self._full:.0%} of the optimiser steps"
 
     def started(self, job: Job, slot: int) -> None:
-        """A worker got the job."""
         self._running[job.signature] = f"{job.label} begins"
 
     def stepped(self, job: Job, step: int) -> None:
-        """The job has done so many steps: the tuner judges it."""
         self._running[job.signature] = f"{job.label} at step {step}/{job.steps}"
         self._tuner.look(job.signature)
         if time.monotonic() - self._last_line > SILENCE_SECONDS:
             self.note(f"[{self._ended}/{self._total}] running: {', '.join(self._running.values())}")
 
     def returned(self, job: Job, reason: str) -> None:
-        """The worker died, and the job is on the list again."""
         self._running.pop(job.signature, None)
         self.note(f"{job.label}: {reason}; it is tried again")
 
     def finished(self, job: Job, outcome: dict[str, Any]) -> None:
-        """The job is done, or was left."""
         self._running.pop(job.signature, None)
         if outcome["outcome"] == FAILED or outcome.get("disk_full"):
             self.note(outcome_line(job, outcome))
 
     def note(self, text: str) -> None:
-        """Something to be said at once."""
         self._last_line = time.monotonic()
         self._console.print(visible(text), markup=False)

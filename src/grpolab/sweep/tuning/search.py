@@ -12,9 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
-import optuna
 from optuna.trial import TrialState
 
 from grpolab.errors import Damaged, RequestError
@@ -24,7 +22,7 @@ from grpolab.run.watch import Tail
 from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
 from grpolab.sweep.ledger import Record, first_line, last_row
 from grpolab.sweep.plan import Cell
-from grpolab.sweep.tuning.arms import RECORD, ArmTrials, TunedStudy
+from grpolab.sweep.tuning.arms import RECORD, ArmTrials
 from grpolab.vocabulary import COMPLETE, DAMAGED, DIVERGED, FAILED, PRUNED
 
 WATCHED = "eval/accuracy_expected"  # the pruner's metric: every task has it, most of them without sampling noise
@@ -35,135 +33,118 @@ Score = Callable[[Results, Cell], Mapping[str, float]]  # computes the stability
 
 
 class RunningTrial:
-    """A trial on its way: its runs, one seed after the other. It reads run folders, whoever fills them."""
+    """A trial on its way. It reads run folders, whoever fills them."""
 
-    def __init__(
-        self, arm: ArmTrials, trial: optuna.Trial, tuned: TunedStudy, results: Results, compute_score: Score
-    ) -> None:
-        self.arm, self.number, self.tuning = arm, trial.number, arm.tuning
-        self.label = f"{arm.arm} trial {trial.number}"
-        self._trial, self._results, self._compute_score = trial, results, compute_score
+    def __init__(self, arm: ArmTrials, results: Results, compute_score: Score) -> None:
+        """Ask Optuna for the arm's next values."""
+        self.arm, self.tuning, self._trial = arm, arm.tuning, arm.ask()
+        self.label = f"{arm.arm} trial {self._trial.number}"
+        self._results, self._compute_score = results, compute_score
         self.state: str | None = None  # None until it ends
         self.reason: str | None = None
-        self._seeds_done = self._decided = 0  # `_decided`: optimiser steps up to the decision
-        self._worst = [-math.inf if goal.direction == "maximize" else math.inf for goal in self.tuning.objectives]
+        self._optimizer_steps = 0  # up to the decision
         self._scores: dict[int, list[float]] = {}  # by seed, one for each objective
         self._smoothed: dict[int, list[tuple[int, float]]] = {}  # by seed: what the pruner saw
-        self.cells: list[Cell] = []
+        self._cells: list[Cell] = []
+        self._begun: list[Cell] = []
+        self._runs = self._judge_runs()
+
+    def advance(self) -> Cell | None:
+        """Read what is there; return the run that the trial waits for, None once it has ended."""
+        return next(self._runs, None)
+
+    def _end(self, state: str, reason: str | None = None) -> None:
+        self.state, self.reason = state, reason
+
+    def _judge_runs(self) -> Iterator[Cell]:
+        """Judge one run after the other, and yield the one that has to go on; end the trial."""
+        arm = self.arm
         try:
-            self.cells = tuned.cells(arm.arm, trial.number, arm.point_of(trial))
-            self._open_journal()
+            self._cells = arm.tuned.cells(arm.arm, self._trial.number, arm.point_of(self._trial))
         except RequestError as error:  # values that do not fit together
-            self.state, self.reason = FAILED, "; ".join(error.problems)
+            return self._end(FAILED, "; ".join(error.problems))
+        for index, cell in enumerate(self._cells):
+            self._begun.append(cell)
+            seed, folder, outcome = cell.settings.seed, self._results.run(cell.signature), None
+            journal, evaluations = Tail(folder / "journal.jsonl", EVALUATIONS), dict[int, float]()
+            while outcome is None:
+                outcome = outcome_or_damage(folder)  # before the journal, which an outcome completes
+                with suppress(Damaged):  # the outcome says so, or the run is judged later
+                    for record in journal.read():
+                        step = record["rollout_step"]
+                        if step in evaluations:  # the journal was cut back, and grew again
+                            continue
+                        evaluations[step] = record[WATCHED]
+                        if self._prunes_at(step, list(evaluations.values()), index):
+                            return None
+                if outcome is None:
+                    yield cell
+            self._optimizer_steps += outcome.get("optimizer_steps") or 0
+            if outcome["outcome"] == DIVERGED:
+                self._scores[seed] = self._worst()
+            if outcome["outcome"] in (FAILED, DAMAGED, DIVERGED):
+                state = DIVERGED if outcome["outcome"] == DIVERGED else FAILED
+                return self._end(state, f"seed {seed}: {first_line(outcome)}")
+            quantities = self._compute_score(self._results, cell)
+            scores = {goal.metric: float(quantities[goal.metric]) for goal in self.tuning.objectives}
+            if unknown := [metric for metric, score in scores.items() if math.isnan(score)]:
+                return self._end(FAILED, f"seed {seed}: nothing to compute {', '.join(unknown)} from")
+            self._scores[seed] = list(scores.values())
+            if self.tuning.pruner.name == "wilcoxon" and index + 1 < len(self._cells):  # it compares seeds, not steps
+                self._trial.report(self._scores[seed][0], index)
+                if self._trial.should_prune():
+                    return self._end(PRUNED, f"wilcoxon: worse than the best trial after {index + 1} seeds")
+        return self._end(COMPLETE)
 
-    @property
-    def cell(self) -> Cell:
-        """The run that it waits for."""
-        return self.cells[self._seeds_done]
-
-    def advance(self) -> bool:
-        """Read what is there; return whether the trial has ended."""
-        while self.state is None:
-            outcome = outcome_or_damage(self._results.run(self.cell.signature))  # before the journal
-            with suppress(Damaged):  # the outcome says so, or the run is judged later
-                self._judge()
-            if self.state is None and outcome is None:
-                return False
-            if self.state is None and outcome is not None:
-                self._finish_seed(outcome)
+    def _prunes_at(self, step: int, evaluations: list[float], index: int) -> bool:
+        """Report the mean of a run's last evaluations; end the trial if the pruner gives it up."""
+        pruner, settings = self.tuning.pruner, self._cells[index].settings
+        value = statistics.fmean(evaluations[-pruner.window :])
+        self._smoothed.setdefault(settings.seed, []).append((step, value))
+        if pruner.name in ("none", "wilcoxon") or step == 0:
+            return False
+        sign = 1 if self.tuning.objectives[0].direction == "maximize" else -1
+        self._trial.report(sign * value, index * settings.planned_steps + step)
+        is_last = step == settings.planned_steps and index + 1 == len(self._cells)
+        if step < pruner.after or is_last or not self._trial.should_prune():
+            return False
+        self._optimizer_steps += step * settings.updates_per_batch
+        self._end(PRUNED, f"{pruner.name}: accuracy {value:.3f} at rollout step {step} of seed {settings.seed}")
         return True
 
+    def _worst(self) -> list[float]:
+        return [-math.inf if goal.direction == "maximize" else math.inf for goal in self.tuning.objectives]
+
     def tell(self) -> Record:
-        """Tell Optuna how the trial ended; return its record."""
-        record = plain(self._record())
-        self._trial.set_user_attr(RECORD, record)
-        state, means = STATES.get(record["state"], TrialState.FAIL), None
-        if state == TrialState.COMPLETE:
-            means = [float(record["scores"][goal.metric]["mean"]) for goal in self.tuning.objectives]
-        self.arm.study.tell(self.number, means, state)
-        return record
-
-    def _open_journal(self) -> None:
-        self._journal = Tail(self._results.run(self.cell.signature) / "journal.jsonl", EVALUATIONS)
-        self._evaluations: dict[int, float] = {}  # by rollout step
-
-    def _judge(self) -> None:
-        """Report new evaluations as the mean of the last few; end the trial where the pruner gives it up."""
-        settings, pruner = self.cell.settings, self.tuning.pruner
-        judges_runs = pruner.name not in ("none", "wilcoxon")
-        sign = 1 if self.tuning.objectives[0].direction == "maximize" else -1
-        for record in self._journal.read():
-            step, seed = record["rollout_step"], settings.seed
-            if step in self._evaluations:  # the journal was cut back, and grew again
-                continue
-            self._evaluations[step] = record[WATCHED]
-            value = statistics.fmean(list(self._evaluations.values())[-pruner.window :])
-            self._smoothed.setdefault(seed, []).append((step, value))
-            if not judges_runs or step == 0:
-                continue
-            planned = settings.planned_steps
-            self._trial.report(sign * value, self._seeds_done * planned + step)
-            is_last = step == planned and self._seeds_done == len(self.cells) - 1
-            if step >= pruner.after and not is_last and self._trial.should_prune():
-                self._decided += step * settings.updates_per_batch
-                self.state = PRUNED
-                self.reason = f"{pruner.name}: accuracy {value:.3f} at rollout step {step} of seed {seed}"
-                return
-
-    def _finish_seed(self, outcome: Record) -> None:
-        """Take a run's scores; go on with the next seed, unless the trial ends here."""
-        seed = self.cell.settings.seed
-        self._decided += outcome.get("optimizer_steps") or 0
-        if outcome["outcome"] in (FAILED, DAMAGED, DIVERGED):
-            self.state = DIVERGED if outcome["outcome"] == DIVERGED else FAILED
-            self.reason = f"seed {seed}: {first_line(outcome)}"
-            if self.state == DIVERGED:
-                self._scores[seed] = self._worst
-            return
-        quantities = self._compute_score(self._results, self.cell)
-        scores = {goal.metric: float(quantities[goal.metric]) for goal in self.tuning.objectives}
-        if unknown := [metric for metric, score in scores.items() if math.isnan(score)]:
-            self.state, self.reason = FAILED, f"seed {seed}: nothing to compute {', '.join(unknown)} from"
-            return
-        self._scores[seed] = list(scores.values())
-        if self._seeds_done == len(self.cells) - 1:
-            self.state = COMPLETE
-            return
-        if self.tuning.pruner.name == "wilcoxon":  # it compares seeds, not steps
-            self._trial.report(self._scores[seed][0], self._seeds_done)
-            if self._trial.should_prune():
-                self.state, self.reason = (
-                    PRUNED,
-                    f"wilcoxon: worse than the best trial after {self._seeds_done + 1} seeds",
-                )
-                return
-        self._seeds_done += 1
-        self._open_journal()
-
-    def _record(self) -> Record:
-        """Return its entry in trials.json, but for its number and values."""
-        begun = self.cells[: self._seeds_done + 1]
-        means: Sequence[float | None] = [None for _ in self.tuning.objectives]
+        """Tell Optuna how the trial ended; return its entry in trials.json, but for its number and values."""
+        goals, spent = self.tuning.objectives, [self._spent(cell) for cell in self._begun]
+        means: Sequence[float | None] = [None for _ in goals]
         if self.state == COMPLETE:
             means = [statistics.fmean(values) for values in zip(*self._scores.values(), strict=True)]
         elif self.state == DIVERGED:
-            means = self._worst
-        spent = [self._spent(cell) for cell in begun]
-        return {
-            "state": self.state,
-            "reason": self.reason,
-            "scores": {
-                goal.metric: {"mean": mean, "seeds": {seed: scores[at] for seed, scores in self._scores.items()}}
-                for at, (goal, mean) in enumerate(zip(self.tuning.objectives, means, strict=True))
-            },
-            "intermediate": self._smoothed,
-            "signatures": {cell.settings.seed: cell.signature for cell in begun},
-            "optimizer_steps": {
-                "full": sum(cell.settings.optimizer_steps for cell in self.cells),
-                "decided": self._decided,
-            },
-            "timing": {"seconds": round(sum(s for _, s in spent), 3), "optimizer_steps": sum(n for n, _ in spent)},
-        }
+            means = self._worst()
+        record: Record = plain(
+            {
+                "state": self.state,
+                "reason": self.reason,
+                "scores": {
+                    goal.metric: {"mean": mean, "seeds": {seed: scores[at] for seed, scores in self._scores.items()}}
+                    for at, (goal, mean) in enumerate(zip(goals, means, strict=True))
+                },
+                "intermediate": self._smoothed,
+                "signatures": {cell.settings.seed: cell.signature for cell in self._begun},
+                "optimizer_steps": {
+                    "full": sum(cell.settings.optimizer_steps for cell in self._cells),
+                    "decided": self._optimizer_steps,
+                },
+                "timing": {"seconds": round(sum(s for _, s in spent), 3), "optimizer_steps": sum(n for n, _ in spent)},
+            }
+        )
+        self._trial.set_user_attr(RECORD, record)
+        state = STATES.get(str(self.state), TrialState.FAIL)
+        values = [float(mean) for mean in means if mean is not None] if state == TrialState.COMPLETE else None
+        self.arm.study.tell(self._trial.number, values, state)
+        return record
 
     def _spent(self, cell: Cell) -> tuple[int, float]:
         """Return the optimiser steps and seconds that a run has had, whoever did them."""
@@ -171,7 +152,7 @@ class RunningTrial:
         outcome = outcome_or_damage(folder) or {}
         if outcome.get("optimizer_steps") is not None:
             return outcome["optimizer_steps"], outcome["seconds"]
-        row: dict[str, Any] = last_row(folder / "timing.jsonl") or {}
+        row: Record = last_row(folder / "timing.jsonl") or {}
         return (row.get("rollout_step", -1) + 1) * cell.settings.updates_per_batch, row.get("seconds/elapsed", 0.0)
 
 
@@ -181,14 +162,12 @@ class Tuner(Schedule):
     A new trial belongs to the arm that has the fewest; at most `places` are on their way at a time.
     """
 
-    def __init__(
-        self, tuned: TunedStudy, arms: Sequence[ArmTrials], results: Results, compute_score: Score, places: int
-    ) -> None:
-        super().__init__(warm_start_jobs(tuned.base_cells(), results))
+    def __init__(self, arms: Sequence[ArmTrials], results: Results, compute_score: Score, places: int) -> None:
+        super().__init__(warm_start_jobs(arms[0].tuned.base_cells(), results))
         self.failed: Counter[str] = Counter()  # trials, by arm, in this command
-        self._tuned, self._arms, self._results, self._compute_score = tuned, arms, results, compute_score
+        self._arms, self._results, self._compute_score = arms, results, compute_score
         self._places, self._over = places, False
-        self._running: list[RunningTrial] = []
+        self._running = 0  # trials
         self._waiting_for: dict[str, list[RunningTrial]] = {}  # by the signature of the run that they wait for
         self._left: set[str] = set()  # signatures of runs that nobody needs any more
         # Set by the command: leave a run, and hear of a trial that began (no record) or ended.
@@ -196,7 +175,6 @@ class Tuner(Schedule):
         self.changed: Callable[[str, Record | None], None] = lambda label, record: None
 
     def __bool__(self) -> bool:
-        """Return whether anything is left to do."""
         return super().__bool__() or not self._over
 
     @property
@@ -205,8 +183,7 @@ class Tuner(Schedule):
         return super().waiting + (0 if self._over else self._places)
 
     def open_trials(self) -> int:
-        """Return how many trials are still to be finished."""
-        return sum(arm.tuning.trials - arm.ended() for arm in self._arms)
+        return sum(max(0, arm.tuning.trials - arm.ended()) for arm in self._arms)
 
     def ready(self) -> Iterator[Job]:
         """Yield the jobs that a worker may have now; a trial begins when there is no other."""
@@ -220,11 +197,12 @@ class Tuner(Schedule):
         if job.kind == RUN:
             was_left = job.signature in self._left
             self._left.discard(job.signature)
-            for running in self._waiting_for.pop(job.signature, []):
-                if not running.advance() and running.cell.signature == job.signature and not was_left:
+            for trial in self._waiting_for.pop(job.signature, []):
+                cell = trial.advance()
+                if cell and cell.signature == job.signature and not was_left:
                     self._over = True  # the disk took no outcome: the trial stays open for the next command
                 else:
-                    self._go_on(running)
+                    self._go_on(trial, cell)
         elif not succeeded:
             self._over = True
         return lost
@@ -236,35 +214,34 @@ class Tuner(Schedule):
 
     def look(self, signature: str) -> None:
         """Judge a run that has gone a step further; leave it where no trial needs its rest."""
-        advanced = [running.advance() for running in self._waiting_for.get(signature, [])]
-        if advanced and all(advanced):
+        cells = [trial.advance() for trial in self._waiting_for.get(signature, [])]
+        if cells and not any(cells):
             self._left.add(signature)
             self.leave(signature)
 
     def _begin(self) -> bool:
         """Begin a trial; return False where there is none to begin, or no place."""
-        if self._over or len(self._running) >= self._places:
+        if self._over or self._running >= self._places:
             return False
         begun = {arm.arm: len(arm.begun()) + self.failed[arm.arm] for arm in self._arms}
         arm = min(self._arms, key=lambda arm: begun[arm.arm])
         if begun[arm.arm] >= arm.tuning.trials:
             self._over = True
             return False
-        running = RunningTrial(arm, arm.ask(), self._tuned, self._results, self._compute_score)
-        self._running.append(running)
-        self.changed(running.label, None)
-        self._go_on(running)
+        trial = RunningTrial(arm, self._results, self._compute_score)
+        self._running += 1
+        self.changed(trial.label, None)
+        self._go_on(trial, trial.advance())
         return True
 
-    def _go_on(self, running: RunningTrial) -> None:
-        """End a trial, or have its next run done."""
-        if running.advance():
-            record = running.tell()
-            self._running.remove(running)
-            self.failed[running.arm.arm] += record["state"] == FAILED
-            self.changed(running.label, record)
+    def _go_on(self, trial: RunningTrial, cell: Cell | None) -> None:
+        """Have the trial's next run done; end the trial if there is none."""
+        if cell is None:
+            record = trial.tell()
+            self._running -= 1
+            self.failed[trial.arm.arm] += record["state"] == FAILED
+            self.changed(trial.label, record)
             return
-        cell = running.cell
-        self._waiting_for.setdefault(cell.signature, []).append(running)
-        label = f"{running.label}, seed {cell.settings.seed}"
+        self._waiting_for.setdefault(cell.signature, []).append(trial)
+        label = f"{trial.label}, seed {cell.settings.seed}"
         self.add([*warm_start_jobs([cell], self._results), run_job(cell, label)])

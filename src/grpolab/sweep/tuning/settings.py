@@ -90,12 +90,11 @@ class Tuning(Part):
     pruner: Pruner = Pruner(name="none")
 
     def space_of(self, arm: str) -> Space:
-        """The keys that are tuned in an arm."""
         space = {**self.space, **self.arms.get(arm, {})}
         return {key: values for key, values in space.items() if values is not None}
 
     def problems(self, factors: Mapping[str, Mapping[str, Any]], compare: str, seeds: Sequence[int]) -> Iterator[str]:
-        """A sentence for all that does not fit the study, or itself."""
+        """Yield a sentence for all that does not fit the study, or itself."""
         arms = factors.get(compare, {})
         yield from unknown("tuning.arms", self.arms, arms)
         for arm in arms:
@@ -117,10 +116,8 @@ class Tuning(Part):
             yield f"tuning.pruner.name={self.pruner.name} compares one number: with several objectives it must be none"
         least = math.floor(-math.log2(self.pruner.p)) + 2  # the seeds before the last one must be able to decide
         if self.pruner.name == "wilcoxon" and len(self.seeds) < least:
-            yield (
-                f"tuning.pruner.name=wilcoxon can never give a trial of {len(self.seeds)} seeds up at"
-                f" p={self.pruner.p:g}: it needs {least}"
-            )
+            never = f"can never give a trial of {len(self.seeds)} seeds up at p={self.pruner.p:g}: it needs {least}"
+            yield f"tuning.pruner.name=wilcoxon {never}"
 
     def _wrong_sampler(self, arms: Iterable[str]) -> Iterator[str]:
         if self.sampler == "cmaes" and importlib.util.find_spec("cmaes") is None:
@@ -159,22 +156,18 @@ class TunedValues(Part, extra="ignore"):
 
 
 def tuned_file(study: str) -> Path:
-    """The file with a study's tuned values."""
     return project_root() / "conf" / "tuned" / f"{study}.yaml"
 
 
 def read_tuned(study: str) -> TunedValues:
-    """The tuned values of a study.
-
-    Raises RequestError where there is no such file, or it is not one of ours.
-    """
+    """Read the tuned values of a study. Raises RequestError where there is no such file, or it is not one of ours."""
     path = tuned_file(study)
     if not path.is_file():
         have = sorted(file.stem for file in path.parent.glob("*.yaml"))
         known = f"have {', '.join(have)}; " if have else ""
-        near = near_matches(study, have)
         named = study if study in available() else "STUDY"
-        raise RequestError(f"{PREFIX}{study} is unknown{near}: {known}run `grpolab tune {named}` first")
+        unknown_study = f"{PREFIX}{study} is unknown{near_matches(study, have)}"
+        raise RequestError(f"{unknown_study}: {known}run `grpolab tune {named}` first")
     try:
         return TunedValues.model_validate(yaml.safe_load(path.read_text()))
     except ValidationError as error:
@@ -184,22 +177,22 @@ def read_tuned(study: str) -> TunedValues:
 
 
 def with_tuned_values(overrides: Sequence[str], arm: str) -> Overrides:
-    """Overrides with `tuned=STUDY` replaced by the arm's values, which stand last: they are for all of its settings.
+    """Replace `tuned=STUDY` by the arm's values, which stand last: they are for all of its settings.
 
     Raises RequestError where a file is not there, or lacks the arm.
     """
-    plain = [text for text in overrides if not text.startswith(PREFIX)]
+    replaced = [text for text in overrides if not text.startswith(PREFIX)]
     for text in overrides:
         if text.startswith(PREFIX):
             values = read_tuned(text.removeprefix(PREFIX))
             if arm not in values.arms:
                 raise RequestError(f"{text} has no values for arm {arm}: it has {', '.join(values.arms)}")
-            plain += values.arms[arm].overrides
-    return plain
+            replaced += values.arms[arm].overrides
+    return replaced
 
 
 def named_tunings(overrides: Sequence[str], factors: Mapping[str, Mapping[str, Level]]) -> list[dict[str, Any]]:
-    """Which tunings a study names, at which level of which factor (both None: in all variants), and their values."""
+    """Return the tunings that a study names, their values, and the factor and level (None: in all variants)."""
     places: list[tuple[str | None, str | None, Level]] = [(None, None, list(overrides))]
     places += [(factor, level, written) for factor, levels in factors.items() for level, written in levels.items()]
     tunings = []
@@ -211,7 +204,7 @@ def named_tunings(overrides: Sequence[str], factors: Mapping[str, Mapping[str, L
 
 
 def shared_seeds(tunings: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[str]:
-    """A sentence for each tuning that has chosen values by seeds which are now to judge them."""
+    """Return a sentence for each tuning that has chosen values by seeds which are now to judge them."""
     return [
         f"seeds={', '.join(map(str, shared))} chose the values of {PREFIX}{tuning['study']}: judge them by other seeds,"
         " in the study's `seeds:` or --seeds"

@@ -14,12 +14,13 @@ import pytest
 import torch
 from tiny import tiny_parts
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from grpolab.errors import RequestError
-from grpolab.grpo import places
+from grpolab.grpo import model as model_module
 from grpolab.grpo.batch import TrainingBatch
 from grpolab.grpo.loading import has_bare_head
 from grpolab.grpo.model import Policy, old_log_probs, token_log_probs
@@ -27,6 +28,7 @@ from grpolab.run.assembly import RunParts
 from grpolab.run.warm_start import make_supervised_optimizer, supervised_step
 
 CHUNK = 16  # places
+by_reach = pytest.mark.parametrize("reach", [None, math.inf], ids=["each completion", "prefix tree"])
 
 
 class MostPlaces(TorchDispatchMode):
@@ -45,7 +47,7 @@ class MostPlaces(TorchDispatchMode):
 
 
 def in_chunks(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
-    monkeypatch.setattr(places, "LARGEST", CHUNK * policy.vocabulary)
+    monkeypatch.setattr(model_module, "MOST_LOGITS", CHUNK * policy.vocabulary)
 
 
 def sampled(**changes: Any) -> tuple[RunParts, TrainingBatch]:
@@ -60,12 +62,20 @@ def sampled(**changes: Any) -> tuple[RunParts, TrainingBatch]:
     return parts, batch
 
 
+def off_policy(policy: Policy, batch: TrainingBatch, spread: float = 0.3) -> TrainingBatch:
+    """The batch with old log-probs that are not the policy's, and advantages of both signs."""
+    old_BT, entropy_BT = old_log_probs(policy, batch, 4)
+    noise_BT = spread * torch.randn(old_BT.shape, generator=torch.Generator().manual_seed(1))
+    advantages_B = torch.linspace(-1, 1, len(batch))
+    return replace(batch, old_log_probs_BT=old_BT + noise_BT, old_entropy_BT=entropy_BT, advantages_B=advantages_B)
+
+
 def gradient_of(policy: Policy) -> Tensor:
     return torch.cat([weight.grad.flatten() for weight in policy.weights().values() if weight.grad is not None])
 
 
 @pytest.mark.parametrize("entropy", [False, True])
-@pytest.mark.parametrize("reach", [None, math.inf], ids=["each completion", "prefix tree"])
+@by_reach
 def test_log_probs_entropies_and_gradients_are_those_at_once(
     monkeypatch: pytest.MonkeyPatch, reach: float | None, entropy: bool
 ) -> None:
@@ -84,10 +94,10 @@ def test_log_probs_entropies_and_gradients_are_those_at_once(
     for whole, pieces in zip(*results, strict=True):
         assert whole.norm() > 0
         assert (whole - pieces).norm() <= 1e-6 * whole.norm()
-    assert not log_probs_BT[~batch.mask_BT].any()  # nobody asked for them, and nothing was computed
+    assert not log_probs_BT[~batch.mask_BT].any()  # nothing was computed there
 
 
-@pytest.mark.parametrize("reach", [None, math.inf], ids=["each completion", "prefix tree"])
+@by_reach
 def test_a_backward_pass_never_holds_more_logits_than_a_chunk(
     monkeypatch: pytest.MonkeyPatch, reach: float | None
 ) -> None:
@@ -107,7 +117,7 @@ def test_a_backward_pass_never_holds_more_logits_than_a_chunk(
             return value
 
         with MostPlaces(2000) as made:
-            with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+            with saved_tensors_hooks(keep, lambda value: value):
                 log_probs_BT, _ = token_log_probs(policy, batch)
             log_probs_BT.sum().backward()
         return made.places, max(kept)
@@ -122,18 +132,15 @@ def test_an_update_its_kl_and_an_evaluation_are_those_at_once(monkeypatch: pytes
     results = []
     for chunked in (False, True):
         parts, batch = sampled()
-        policy = parts.state.policy
+        policy, learner = parts.state.policy, parts.learner
         if chunked:
             in_chunks(monkeypatch, policy)
-        old_BT, entropy_BT = old_log_probs(policy, batch, len(batch))
-        batch = replace(batch, old_log_probs_BT=old_BT - 0.1, old_entropy_BT=entropy_BT)
-        batch = replace(batch, advantages_B=torch.linspace(-1, 1, len(batch)))
-        update = parts.learner.update(parts.state, batch, int(batch.mask_BT.sum()))
-        metrics = parts.learner.metrics(update)
-        kl = parts.learner.kl_to_reference(policy, batch)
+        batch = off_policy(policy, batch)
+        metrics = learner.metrics(learner.update(parts.state, batch, int(batch.mask_BT.sum())))
+        kl = learner.kl_to_reference(policy, batch)
         optimizer = make_supervised_optimizer(policy, 0.01)
         loss = supervised_step(policy, optimizer, ["1+2=", "3+4="], ["3", "7"], False)
-        results.append({**metrics, "kl": kl, "sft": loss, **parts.evaluator(policy).metrics})
+        results.append({**metrics, "kl": kl, "sft": loss, **parts.evaluator().metrics})
     whole, pieces = results
     assert whole["kl"] > 0
     assert pieces == pytest.approx(whole, rel=1e-4, abs=1e-6, nan_ok=True)
@@ -142,17 +149,9 @@ def test_an_update_its_kl_and_an_evaluation_are_those_at_once(monkeypatch: pytes
 def gemma(llama: Policy) -> Gemma2ForCausalLM:
     """A tiny Gemma 2 for the same tokenizer."""
     config = Gemma2Config(
-        vocab_size=llama.vocabulary,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        intermediate_size=32,
-        final_logit_softcapping=2.0,
-        pad_token_id=llama.pad,
-        eos_token_id=llama.end,
-        bos_token_id=None,
+        **{"vocab_size": llama.vocabulary, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32},
+        **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "final_logit_softcapping": 2.0},
+        **{"pad_token_id": llama.pad, "eos_token_id": llama.end, "bos_token_id": None},
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -175,24 +174,18 @@ def test_logits_that_are_more_than_the_heads_product_are_the_models_own(monkeypa
     assert (whole_BT[batch.mask_BT] >= -4 - math.log(policy.vocabulary)).all()
 
 
-# --- switches ---------------------------------------------------------------------------------------------------------
-
-
 def update_of(reach: float | None, **changes: Any) -> tuple[dict[str, float], Tensor]:
     """Metrics and gradient of an update whose ratios are not 1, in micro-batches of 4; KL and evaluation behind."""
     parts, batch = sampled(**changes, micro_batch_size=4)
     policy, learner = parts.state.policy, parts.learner
     policy.reach = reach
-    old_BT, entropy_BT = old_log_probs(policy, batch, 4)
-    noise_BT = 0.3 * torch.randn(old_BT.shape, generator=torch.Generator().manual_seed(1))
-    batch = replace(batch, old_log_probs_BT=old_BT + noise_BT, old_entropy_BT=entropy_BT)
-    batch = replace(batch, advantages_B=torch.linspace(-1, 1, len(batch)))
+    batch = off_policy(policy, batch)
     (minibatch,) = learner.minibatches(policy, batch, 0)
     update = learner.update(parts.state, minibatch, int(batch.mask_BT.sum()))
     return {**learner.metrics(update), "kl": learner.kl_to_reference(policy, batch)}, gradient_of(policy)
 
 
-@pytest.mark.parametrize("reach", [None, math.inf], ids=["each completion", "prefix tree"])
+@by_reach
 @pytest.mark.parametrize("switch", ["gradient_checkpointing", "sort_by_length"])
 def test_a_switch_changes_an_update_by_no_more_than_rounding(switch: str, reach: float | None) -> None:
     (off, off_gradient), (on, on_gradient) = update_of(reach), update_of(reach, **{switch: True})
@@ -200,24 +193,23 @@ def test_a_switch_changes_an_update_by_no_more_than_rounding(switch: str, reach:
     assert (on_gradient - off_gradient).norm() <= 1e-5 * off_gradient.norm()
 
 
-@pytest.mark.parametrize("reach", [None, math.inf], ids=["each completion", "prefix tree"])
+@by_reach
 def test_layers_that_are_computed_again_keep_less_and_drop_nothing_out(reach: float | None) -> None:
     kept: dict[bool, int] = {}
     for switch in (False, True):
         parts, batch = sampled(gradient_checkpointing=switch)
         policy = parts.state.policy
-        layer = policy.model.model.layers[0]
-        layer.self_attn.attention_dropout = 0.5
+        policy.model.model.layers[0].self_attn.attention_dropout = 0.5
         sizes: dict[int, int] = {}
 
         def keep(value: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
             sizes[value.data_ptr()] = value.numel()
             return value
 
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
-            first_BT, _ = token_log_probs(policy, batch.with_trees(len(batch), reach))
-        again_BT, _ = token_log_probs(policy, batch.with_trees(len(batch), reach))
-        assert torch.equal(first_BT, again_BT)
+        batch = batch.with_trees(len(batch), reach)
+        with saved_tensors_hooks(keep, lambda value: value):
+            first_BT, _ = token_log_probs(policy, batch)
+        assert torch.equal(first_BT, token_log_probs(policy, batch)[0])
         first_BT.sum().backward()  # the layer runs again
         assert not any(module.training for module in policy.model.modules())
         kept[switch] = sum(sizes.values())
@@ -225,7 +217,8 @@ def test_layers_that_are_computed_again_keep_less_and_drop_nothing_out(reach: fl
 
 
 def test_a_head_that_is_more_than_a_product_is_no_float32_head(tmp_path: Path) -> None:
-    gemma(tiny_parts().state.policy).save_pretrained(tmp_path)
-    tiny_parts().state.policy.tokenizer.save_pretrained(tmp_path)
+    policy = tiny_parts().state.policy
+    gemma(policy).save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(RequestError, match="head_dtype=float32: a model of kind gemma2 has more than a head"):
         tiny_parts(model={"name": "pretrained", "path": str(tmp_path), "revision": None}, head_dtype="float32")
