@@ -1,7 +1,7 @@
 """Metrics that each framework logs, under its own names, with their meaning: `verl/actor/ppo_kl` in a journal.
 
-Each framework's file computes them. In a meaning r is the ratio, lr its logarithm, A the advantage; 'gated' counts a
-token only where clipping changed its loss, 'ratio-only' wherever its ratio is outside the range.
+Each framework's file computes them. r is the ratio, lr its logarithm, A the advantage. 'Gated' counts a token only if
+clipping changed its loss, 'ratio-only' if its ratio is outside the range.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ ROLL_BASE = {  # the base worker's names
 ROLL_SAMPLES = {
     "actor/valid_samples@sum": "Sequences with a token.",
     "actor/total_samples@sum": "Sequences.",
-    "actor/valid_sample_ratio": "The first over the second.",
+    "actor/valid_sample_ratio": "valid_samples over total_samples.",
     "actor/valid_sample_ratio@sum": "Sequences with a token over those of the minibatch.",
     **_each("actor/sample_weights_{}", "mean min max mean@mean min@min max@max", "1: sequences have no weights here."),
 }
 ROLL_PG = {  # the pg worker's, by variant
     **_each("actor/{}_clipfrac", "tis_lower cispo_cispo_lower", f"Ratio below the bounds of the weight, {_ALL}."),
     **_each("actor/{}_clipfrac", "tis_upper cispo_cispo_upper", f"Ratio above them, {_ALL}."),
-    **_each("actor/{}_clipfrac", "tis_total cispo_cispo_total topr_negative_total", "Below or above."),
+    **_each("actor/{}_clipfrac", "tis_total cispo_cispo_total topr_negative_total", "Below or above the bounds."),
     **_each("actor/{}", "tis_lower_bound cispo_cispo_clip_lower", "The lower bound."),
     **_each("actor/{}", "tis_upper_bound cispo_cispo_clip_upper", "The upper bound."),
     "actor/tis_clipped_ratio_mean@sum": "Mean over sequences of their mean weight.",
     "actor/cispo_clipped_ratio_mean": "Mean over sequences of their mean weight, an empty one counting as 0.",
-    **_each("actor/cispo_cispo_epsilon_{}", "low high", "Distance of that bound from 1."),
+    **_each("actor/cispo_cispo_epsilon_{}", "low high", "Distance of the {} bound from 1."),
     "actor/cispo_cispo_use_unified_mask": "1 where the unified mask is on, else 0.",
     "actor/cispo_cispo_masked_positive_tokens": f"A > 0 and masked, {_ALL}.",
     "actor/cispo_cispo_masked_negative_tokens": f"A < 0 and masked, {_ALL}.",
@@ -71,7 +71,7 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         "clip_ratio/region_mean": "The sum of low_mean and high_mean.",
         "clip_ratio/low_min": "Least share of a sequence's tokens clipped below: 0 as soon as one has A >= 0.",
         "clip_ratio/high_max": "Largest share of a sequence's tokens clipped above.",
-        "cispo_clip_ratio": "r above the absolute cap and A > 0; the cap acts on A < 0 too, which is not counted.",
+        "cispo_clip_ratio": "r above the absolute cap with A > 0; the cap also acts on A < 0, which is not counted.",
         "vespo/phi_seq_mean": "Mean over sequences of VESPO's weight.",
         "entropy": "Token mean of the entropy.",
         "entropy_coef": "Weight of the entropy bonus.",
@@ -96,14 +96,16 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         "rollout_corr/kl": "Token mean of sampler - old log-prob.",
         "rollout_corr/k3_kl": "Token mean of k3 of the same.",
         "rollout_corr/log_ppl_diff": "Mean over sequences of the trainer's log perplexity less the sampler's.",
-        "rollout_corr/log_ppl_abs_diff": "Mean over sequences of its absolute value.",
-        **_each("rollout_corr/log_ppl_diff_{}", "max min", "Its {} over sequences."),
+        "rollout_corr/log_ppl_abs_diff": "Mean over sequences of that difference without its sign.",
+        **_each("rollout_corr/log_ppl_diff_{}", "max min", "The {} of that difference over sequences."),
         "rollout_corr/ppl_ratio": "Mean over sequences of the trainer's perplexity over the sampler's.",
         "rollout_corr/chi2_token": "Token mean of the squared sampler weight, less 1.",
         "rollout_corr/chi2_seq": "Mean over sequences of their squared sampler weight (a product), less 1.",
         "rollout_corr/rollout_is_mean": "Token mean of the sampler weight, after its bounds.",
         "rollout_corr/rollout_is_std": "Its standard deviation.",
-        **_each("rollout_corr/rollout_is_{}", "max min", "Its {}; per sequence, of the weight before its bounds."),
+        **_each(
+            "rollout_corr/rollout_is_{}", "max min", "The {}; at sequence level that of the weight before its bounds."
+        ),
         "rollout_corr/rollout_is_eff_sample_size": "Effective sample size of the weights, share of tokens.",
         "rollout_corr/rollout_is_ratio_fraction_high": "Tokens, or sequences, with a weight above its bound.",
         "rollout_corr/rollout_is_ratio_fraction_low": "Below its bound; without one, below 1 / the upper bound.",
@@ -115,15 +117,15 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         "rollout_corr/rollout_is_seq_fraction_low": "Below it.",
     },
     "roll": {
-        "actor/ppo_ratio_clipfrac@sum": "Ratio-only; unmasked sum over valid tokens, so more than 1 is possible.",
+        "actor/ppo_ratio_clipfrac@sum": "Ratio-only; sum over all positions by the number of tokens: may exceed 1.",
         **_each("actor/ppo_ratio_{}_clipfrac@sum", "low high", "The part on the {} side of the range."),
         "actor/clipfrac@sum": "Gated, averaged as the loss is: a sum over tokens in seq-mean-token-sum.",
         "actor/approxkl@sum": "lr^2 / 2, averaged as the loss is.",
-        "actor/policykl@sum": "+lr, averaged as the loss is: the sign opposite to verl's ppo_kl.",
+        "actor/policykl@sum": "+lr, averaged as the loss is; verl's ppo_kl has the other sign.",
         "actor/kl_loss@sum": "k3 to the reference, at most 10, averaged as the loss is.",
         "actor/pg_loss@sum": "Policy loss.",
         "actor/total_loss@sum": "Whole loss.",
-        "actor/weighted_pg_loss@sum": "The same with sample weights, which are all 1 here.",
+        "actor/weighted_pg_loss@sum": "Policy loss with sample weights, which are all 1 here.",
         "actor/ratio_mean@sum": "Mean over sequences of their mean ratio.",
         "actor/ratio_max@max": "Largest ratio.",
         "actor/ratio_min@min": "Least ratio.",
@@ -166,7 +168,7 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         **_each("probs_ratio_clamped_{}", "min max", "The {} of r after the clip."),
         "kl_penalty": "KL to the reference, averaged as the loss is, without its weight.",
         "policy_kl_error": "KL estimate of the sampler from the old policy, token mean.",
-        "gen_kl_error": "The same the other way round.",
+        "gen_kl_error": "KL estimate of the old policy from the sampler, token mean.",
         "js_divergence_error": "Jensen-Shannon divergence of the two, token mean.",
         "token_mult_prob_error": "Token mean of exp |sampler - old log-prob|.",
         "sampling_importance_ratio": "Token mean of the sampler weight; per sequence its sum.",
@@ -207,7 +209,7 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         **_each("cispo/ratio_{}", "max min", "The {} of r."),
         "is_ratio_mean": "Token mean of the sampler weight before its bounds.",
         "is_ratio_std": "Its standard deviation over all positions, 0 at padding.",
-        **_each("is_ratio_{}", "max min", "Its {}, 0 at padding counted."),
+        **_each("is_ratio_{}", "max min", "The {}, counting 0 at padding."),
         **_each("tis_{}_clip_high_ratio", "token seq", "Share ({}) whose weight was truncated."),
         "geo_sequence_mask_masked_ratio": "Sequences whose geometric mean weight was out of bounds.",
         "product_sequence_mask_masked_ratio": "Sequences whose weight, a product, was out of bounds.",

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RayLauncher
 from grpolab.studies.train import train
 from grpolab.sweep import cluster
-from grpolab.sweep.cluster import TAKEN, Cluster, NodeError, describe_machine
+from grpolab.sweep.cluster import TAKEN, Cluster, NodeError, describe_program
 from grpolab.sweep.compose import compose
 from grpolab.sweep.engine import Death
 from grpolab.sweep.help import help_text
@@ -98,11 +99,11 @@ def run(engine, *jobs):
     return events
 
 
-def begins(root, label):
+def begins(root, label, beat=None):
     """A task that shows its first step, and goes on."""
 
     def begin(task):
-        write_json_atomic(Results(root).run(signature(label)) / "running.json", {"rollout_step": 1})
+        write_json_atomic(Results(root).run(signature(label)) / "running.json", beat or {"rollout_step": 1})
         return RUNNING
 
     return begin
@@ -226,7 +227,7 @@ def unlike(**changes):
 
     def begin(task):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster, "describe_machine", lambda folder: describe_machine(folder) | changes)
+            patch.setattr(cluster, "describe_program", lambda: describe_program() | changes)
             return task()
 
     return begin
@@ -238,7 +239,7 @@ def unlike(**changes):
         (unlike(commit="0" * 40), "commit is 0000"),
         (unlike(results_version=0), "results_version is 0, and here"),
         (unlike(torch="1.0"), "torch is 1.0, and here"),
-        (unlike(clock=60.0), "the clock is off by 60 s"),
+        (lambda task: replace(task, sent=task.sent + 60)(), "the clock is 60 s behind"),
         (lambda task: replace(task, mark=task.mark / "x")(), "machine.results must be on a shared file"),
         (lambda task: replace(task, folder="/nowhere")(), "there is no /nowhere, the working directory"),
         (Death("ModuleNotFoundError: no grpolab"), "a could not begin: ModuleNotFoundError"),
@@ -250,6 +251,12 @@ def test_a_node_that_differs_ends_the_command_and_nothing_is_done(tmp_path, done
     assert says in str(refused.value)
     assert done == []
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["format.json", "logs"]
+
+
+def test_a_node_whose_clock_is_ahead_ends_the_command(tmp_path):
+    beat = {"rollout_step": 1, "host": "far", "time": time.time() + 60}
+    with pytest.raises(RequestError, match=r"machine\.launcher\.name=ray: on node far the clock is \d+ s ahead"):
+        run(Here(tmp_path, a=[begins(tmp_path, "a", beat)]), job("a", tmp_path))
 
 
 def test_a_launcher_is_no_part_of_what_a_run_is():

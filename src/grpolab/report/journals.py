@@ -1,4 +1,6 @@
-"""Run folders as tables: every journal is parsed once, however many studies share the run, and then read from a cache.
+"""Run folders as tables, and the numbers of one column.
+
+Every journal is parsed once, however many studies share the run, and then read from a cache.
 
 Metrics are float32, as in the committed outcome: a figure that is redrawn from that has the numbers, and the bytes,
 of the figure that was drawn from the run folders.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -25,6 +28,7 @@ from grpolab.errors import Damaged
 from grpolab.identity import in_words
 from grpolab.meanings import METRICS, POSITIONS
 from grpolab.paths import Results, write_atomic
+from grpolab.quantities import Thresholds
 from grpolab.records import check_journal, check_provenance, parse_lines, read_provenance
 from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes, read_outcome
 from grpolab.vocabulary import DAMAGED, RESULTS
@@ -200,6 +204,28 @@ def largest(values: NDArray) -> float:
 def tail_length(n: int, share: float) -> int:
     """Return how many of `n` points a tail of `share` holds: at least one."""
     return max(1, round(share * n))
+
+
+def final_score(accuracy_E: NDArray, share: float = Thresholds.score_tail) -> float:
+    """Return the mean accuracy over the last evaluations, not the best, which is biased upwards. NaN without any."""
+    return float(np.mean(accuracy_E[-math.ceil(share * len(accuracy_E)) :])) if len(accuracy_E) else np.nan
+
+
+def drawdown(accuracy_E: NDArray) -> float:
+    """Return the largest fall below an earlier peak: max over e of (max up to e) - accuracy_e."""
+    return float(np.max(np.maximum.accumulate(accuracy_E) - accuracy_E)) if len(accuracy_E) else np.nan
+
+
+def has_collapsed(accuracy_E: NDArray, thresholds: Thresholds) -> bool:
+    """Return True if accuracy fell by `collapse_drop` and `collapse_share` of the gain (peak - start) and stayed there.
+
+    It stayed there if the final score is still that far below the peak.
+    """
+    if not len(accuracy_E):
+        return False
+    peak = float(np.max(accuracy_E))
+    least = max(thresholds.collapse_drop, thresholds.collapse_share * (peak - float(accuracy_E[0])))
+    return min(drawdown(accuracy_E), peak - final_score(accuracy_E, thresholds.score_tail)) >= least
 
 
 def kind_of_cpu(hardware: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpolab import records
-from grpolab.errors import Damaged
+from grpolab.errors import Damaged, RequestError
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
 from grpolab.run_files import Types, check_types
 from grpolab.study_names import not_planned
@@ -28,6 +28,23 @@ def default_study(results: Results) -> str:
     names = (REFERENCE_STUDY, SWEEP_STUDY)
     files = [(path(name), name) for path in (results.plan, results.committed_plan) for name in names]
     return next((name for file, name in files if file.is_file()), SWEEP_STUDY)
+
+
+def outcome_at(folder: Path) -> Results:
+    """Return a results folder, or an exported reference. Raises RequestError where the folder is neither."""
+    results = Results(folder)
+    results.is_ours = False
+    if (folder / "plans").is_dir():
+        results.reference = folder  # that part is there alone, and the folder itself is it
+    elif not (folder / "format.json").is_file():
+        raise RequestError(f"FOLDER={folder} is no results folder (no format.json), no exported reference (no plans/)")
+    return results
+
+
+def studies_of(results: Results) -> list[str]:
+    """List studies, collections left out, that are planned in a results folder or that its reference holds."""
+    files = [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]
+    return sorted({plan["study"] for plan in map(read_plan, files) if plan["cells"]})
 
 
 def plans_of(results: Results, name: str) -> list[Plan]:

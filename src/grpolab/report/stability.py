@@ -14,8 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import both, column, largest, mean, tail_length
-from grpolab.report.scores import drawdown, final_score, has_collapsed
+from grpolab.report.journals import both, column, drawdown, final_score, has_collapsed, largest, mean, tail_length
 from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 

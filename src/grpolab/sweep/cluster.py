@@ -61,7 +61,8 @@ class NodeJob:
     job: Job
     folder: str  # the command's working directory: relative paths in the settings start there
     mark: Path  # a file beside the logs, named by the session of the command
-    expected: dict[str, Any]  # `describe_machine` of the command's machine
+    expected: dict[str, Any]  # `describe_program` of the command's machine
+    sent: float  # unix seconds on its clock
 
     def __call__(self) -> Record:
         """Return the job's outcome; TAKEN if another process has begun it since. Raises NodeError."""
@@ -79,13 +80,11 @@ class NodeJob:
             return f"there is no {self.folder}, the working directory of this command, which must be shared too"
         if not self.mark.exists():
             return f"{self.mark.parent} is another folder than here: machine.results must be on a shared file system"
-        here = describe_machine(self.mark.parent)
-        off = abs(here.pop("clock") - self.expected["clock"])
-        for key, value in here.items():
+        if (behind := self.sent - time.time()) > CLOCK_SECONDS:
+            return f"the clock is {behind:.0f} s behind: runs are dated by it, and {CLOCK_SECONDS:g} s are allowed"
+        for key, value in describe_program().items():
             if value != self.expected[key]:
                 return f"{key} is {value}, and here {self.expected[key]}: they must be the same"
-        if off > CLOCK_SECONDS:
-            return f"the clock is off by {off:.0f} s: runs are dated by it, and at most {CLOCK_SECONDS:g} s are allowed"
         return None
 
     def checkpoint(self) -> Any:
@@ -93,14 +92,13 @@ class NodeJob:
         return importlib.import_module("submitit.helpers").DelayedSubmission(self)
 
 
-def describe_machine(folder: Path) -> dict[str, Any]:
-    """Return what must be equal on all machines. `clock`: seconds by which the folder's file system is ahead."""
+def describe_program() -> dict[str, Any]:
+    """Return what must be equal on all machines, so that a study's runs are of one program."""
     return {
         "grpolab": __version__,
         "commit": commit(Path(__file__).parents[3]),
         "results_version": RESULTS_VERSION,
         "torch": importlib.metadata.version("torch"),
-        "clock": HERE.file_time(folder) - time.time(),
     }
 
 
@@ -172,7 +170,7 @@ class Cluster(engine.Engine):
         mark = self.logs / self.session
         mark.touch()
         try:
-            self._expected = describe_machine(self.logs)
+            self._expected = describe_program()
             while schedule:
                 self._hand_out(mark)
                 time.sleep(TICK_SECONDS)
@@ -200,7 +198,7 @@ class Cluster(engine.Engine):
             return
         before = [self._progress(job) for job in jobs]
         try:
-            handles = self.submit([NodeJob(job, os.getcwd(), mark, self._expected) for job in jobs])
+            handles = self.submit([NodeJob(job, os.getcwd(), mark, self._expected, time.time()) for job in jobs])
             self._refusals = 0
         except WorkerStartError as error:
             self._refusals += 1
@@ -225,6 +223,10 @@ class Cluster(engine.Engine):
         job, result, progress = submitted.job, self.result_of(submitted.handle), self._progress(submitted.job)
         folder = job.folder(self.results)
         if progress and progress != submitted.progress:
+            ahead = progress.get("time", 0.0) - time.time()
+            if ahead > CLOCK_SECONDS and submitted.began == float("inf"):  # its first sign of life
+                late = f"{ahead:.0f} s ahead: runs are dated by it, and {CLOCK_SECONDS:g} s are allowed"
+                raise self.refusal(f"on node {progress['host']} the clock is {late}")
             submitted.progress = progress
             self._hear(submitted)
             step = int(progress["rollout_step" if job.kind == RUN else "step"])
