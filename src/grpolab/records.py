@@ -1,6 +1,6 @@
-"""Read finished runs and plans: one reader for each kind of file, which checks what it has read (as `run_files.py`).
+"""Read finished runs and plans: one reader for each kind of file, which checks its content (as `run_files.py`).
 
-A program that reads many runs leaves a damaged one out and goes on with the others.
+A program that reads many runs leaves out a damaged one and goes on with the others.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ _PLAN: Shape = {
 
 
 def read_result(folder: Path) -> Record | None:
-    """Read an outcome; if it is a result, check the files that a report reads against its hashes.
+    """Read an outcome; if it is a result, check its journal against its hash, its provenance and its timing.
 
-    An outcome without the journal's hash, as other programs may write, says nothing about its journal. Raises Damaged.
+    Other programs may write an outcome without a hash; its journal is not checked. Raises Damaged.
     """
     outcome = read_outcome(folder)
     if outcome and outcome["outcome"] in RESULTS:

@@ -1,7 +1,6 @@
-"""Read the files of one run: outcome, warm start, records of a journal. Each reader checks what it has read.
+"""Read the files of one run: outcome, warm start, records of a journal. Each reader checks the content.
 
-A file that is absent has not been written yet: None, or nothing. A file that is not what was written there raises
-Damaged, with its path.
+An absent file has not been written yet: a reader returns None, or nothing. A damaged one raises Damaged, with its path.
 """
 
 from __future__ import annotations
