@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from report_results import cells_of, change, rewrite, write_study
 
@@ -170,6 +171,20 @@ def test_samples_that_cannot_be_read_are_a_sentence(results: Results) -> None:
         spoil()
         with pytest.raises(Damaged, match=f"{file} cannot be read as samples"):
             journals.read_samples(file)
+
+
+@pytest.mark.parametrize(("column", "values"), [("ratio", ["one"]), ("prompt_index", None), ("token", None)])
+def test_samples_of_other_columns_are_a_sentence(column: str, values: list[str] | None, tmp_path: Path) -> None:
+    """`show` had a KeyError."""
+    numbers = ("prompt_index", "sample", "reward", "advantage", "position", "old_log_prob", "ratio")
+    texts = ("prompt", "completion", "token", "clipped")
+    frame = pd.DataFrame({**{name: [1.0] for name in numbers}, **{name: ["x"] for name in texts}})
+    frame.to_parquet(tmp_path / "whole.parquet")
+    assert len(journals.read_samples(tmp_path / "whole.parquet")) == 1
+    frame = frame.drop(columns=column) if values is None else frame.assign(**{column: values})
+    frame.to_parquet(tmp_path / "step.parquet")
+    with pytest.raises(Damaged, match=f"step.parquet cannot be read as samples: its column {column} is"):
+        journals.read_samples(tmp_path / "step.parquet")
 
 
 @pytest.mark.parametrize("stability", [{"tail": "ten"}, {"tails": 0.1}, {"ess": True}])

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
+from pandas.api.types import is_numeric_dtype
 from pyarrow import feather
 
 from grpolab.errors import Damaged
@@ -154,12 +155,24 @@ def _columns(records: list[dict[str, Any]]) -> pa.Table:
     return pa.table({name: column(name) for name in dict.fromkeys(name for record in records for name in record)})
 
 
+_NUMBERS_OF_SAMPLES = ("prompt_index", "sample", "reward", "advantage", "position", "old_log_prob", "ratio")
+_TEXTS_OF_SAMPLES = ("prompt", "completion", "token", "clipped")
+
+
 def read_samples(file: Path, columns: list[str] | None = None) -> pd.DataFrame:
     """Read the tokens that a rollout step kept, one row each; all columns unless given. Raises Damaged."""
     try:
-        return pd.read_parquet(file, columns=columns)
+        samples = pd.read_parquet(file, columns=columns)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise Damaged(f"{file} cannot be read as samples: {str(error)[:120]}") from error
+    for name in columns or (*_NUMBERS_OF_SAMPLES, *_TEXTS_OF_SAMPLES):
+        if name not in samples or (name in _NUMBERS_OF_SAMPLES and not is_numeric_dtype(samples[name])):
+            raise Damaged(f"{file} cannot be read as samples: its column {name} is {_kind_of(samples, name)}")
+    return samples
+
+
+def _kind_of(frame: pd.DataFrame, name: str) -> str:
+    return f"of type {frame[name].dtype}" if name in frame else "missing"
 
 
 def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
