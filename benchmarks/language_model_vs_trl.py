@@ -128,7 +128,7 @@ def our_costs(folder: Path, options: argparse.Namespace) -> tuple[list[Cost], li
     request = plan_ours(folder, "benchmark", overrides)
     settings = next(iter(request.cells.values())).settings
     set_up_torch(settings)
-    parts = assemble(settings, warm_start.ensure(settings, request.results))
+    parts = assemble(settings, warm_start.ensure(settings, request.results).weights())
     state, learner = parts.state, parts.learner
     sampling: list[Cost] = []
     training: list[Cost] = []

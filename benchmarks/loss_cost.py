@@ -77,17 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def second_pass(overrides: Sequence[str]) -> tuple[Learner, Policy, Update]:
     """Return a run's first minibatch after its second optimiser step."""
-    from pathlib import Path
-
     import torch
 
     from grpolab.run.assembly import assemble
-    from grpolab.run.warm_start import WarmStart
     from grpolab.settings.resolved import resolve_run
     from grpolab.sweep.compose import compose
 
     settings = resolve_run(compose([*SHAPE, "reward.weights.format=1.0", *overrides]))
-    parts = assemble(settings, WarmStart(Path(), "", "", None, steps=0, seconds=0.0))
+    parts = assemble(settings)
     learner, state = parts.learner, parts.state
     rollout = learner.collector.rollout(state.policy, 0)
     full = replace(rollout.batch, mask_BT=torch.ones_like(rollout.batch.mask_BT))

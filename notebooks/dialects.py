@@ -21,7 +21,7 @@ from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
 from grpolab.report.notebook import choose_study
-from grpolab.report.reference import studies_of
+from grpolab.report.plans import studies_of
 from grpolab.report.style import png
 
 results, name, sentence = choose_study("dialects", only=True)

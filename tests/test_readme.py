@@ -13,7 +13,7 @@ from grpolab import cli
 from grpolab.paths import SWEEP_STUDY
 from grpolab.report.claims import decide
 from grpolab.report.load import load
-from grpolab.report.reference import outcome_at
+from grpolab.report.plans import outcome_at
 from grpolab.report.screen import screen
 from grpolab.report.statistics.looks import SUPPORTED
 from grpolab.studies import sweep, train

@@ -11,13 +11,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from torch import Tensor
 
 from grpolab.grpo.loading import make_policy
 from grpolab.grpo.model import Policy
 from grpolab.paths import Results, project_root
 from grpolab.run.assembly import RunParts, assemble
-from grpolab.run.warm_start import WarmStart, demonstrations, make_supervised_optimizer, supervised_step
+from grpolab.run.warm_start import demonstrations, make_supervised_optimizer, supervised_step
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.tasks import make_task
@@ -68,7 +70,17 @@ def tiny_policy(**changes: Any) -> Policy:
 
 def tiny_parts(**changes: Any) -> RunParts:
     """A tiny run put together, before its first rollout step; nothing is on disk."""
-    return assemble(tiny_settings(**changes), WarmStart(Path(), "", "", None, steps=0, seconds=0.0))
+    return assemble(tiny_settings(**changes))
+
+
+def gradient_of(policy: Policy) -> Tensor:
+    """The gradients of all weights in one vector."""
+    return torch.cat([weight.grad.flatten() for weight in policy.weights().values() if weight.grad is not None])
+
+
+def pretrained(path: Path | str) -> dict[str, Any]:
+    """A model in a folder, as settings name it."""
+    return {"name": "pretrained", "path": str(path), "revision": None}
 
 
 def teach(policy: Policy, task: Task, steps: int, learning_rate: float = 0.01) -> None:

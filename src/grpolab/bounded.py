@@ -1,6 +1,6 @@
-"""Read YAML and JSON within bounds: a file says what it says in bounded time and memory, or is refused in one sentence.
+"""Read YAML and JSON in bounded time and memory, or refuse a file in one sentence.
 
-Nothing is run or imported, and no document grows by what it repeats.
+Nothing is run or imported, and aliases cannot make a small document large.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONGEST_NUMBER = 40  # characters
 def read_text(path: str, largest: int = LARGEST) -> str:
     """Return a file's text. Raises RequestError if it cannot be read, is no text or too large."""
     file = Path(path)
-    if file.exists() and not file.is_file():  # a pipe would be waited for
+    if file.exists() and not file.is_file():  # reading a pipe would block
         raise RequestError(f"{path} cannot be read: it is no file")
     try:
         with file.open("rb") as stream:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -178,18 +178,14 @@ def source_files(module: str, folder: Path) -> dict[str, bytes]:
         head = name.partition(".")[0]
         if head != top and (head in sys.stdlib_module_names or head == "grpolab"):
             continue
-        spec = _find_module(name, places)
-        if spec is None:
+        if (module_at := _locate(name, places)) is None:
             missed.append(name)
             continue
-        if not spec.has_location or spec.origin is None:
-            continue
-        file = Path(spec.origin)
-        if head != top and is_library(file):
+        file, folders = module_at
+        if file is None or (head != top and is_library(file)):
             continue
         read[name] = source = file.read_bytes()
-        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-        waiting += _imported_names(source, package)
+        waiting += _imported_names(source, name if folders else name.rpartition(".")[0])
         if new := [place for place in folders_added(source, file) if place not in places]:
             places += new
             seen -= set(missed)
@@ -198,31 +194,28 @@ def source_files(module: str, folder: Path) -> dict[str, bytes]:
     return read
 
 
-def _find_module(name: str, places: list[str]) -> ModuleSpec | None:
-    """Find a module as Python would, in `places` too; None if there is none."""
-    parent, _, _ = name.rpartition(".")
-    if not parent:
-        with suppress(ImportError, ValueError):  # the latter: a module that was made by hand
-            if spec := importlib.util.find_spec(name):
-                return spec
-        return PathFinder.find_spec(name, places)
-    try:
-        return PathFinder.find_spec(name, folders) if (folders := _folders_of(parent, places)) else None
-    except KeyError:  # a package without an __init__.py, of a parent that nobody has imported
-        return ModuleSpec(name, None, is_package=True)
+def _locate(name: str, places: list[str]) -> tuple[Path | None, list[str]] | None:
+    """Find a module as Python would, in `places` too: its file, and the folders of its own modules if it is a package.
 
-
-def _folders_of(package: str, places: list[str]) -> list[str]:
-    """Return the folders of a package's modules; none if it is no package."""
-    spec = _find_module(package, places)
-    if spec is None or spec.submodule_search_locations is None:
-        return []
-    if spec.has_location:
-        return list(spec.submodule_search_locations)
-    # It has no __init__.py: to find its folders, Python would ask its parents, which nobody has imported.
-    parent, _, last = package.rpartition(".")
-    above = _folders_of(parent, places) if parent else [*sys.path, *places]
-    return [str(place) for folder in above if (place := Path(folder, last)).is_dir()]
+    None if there is no such module. A package without an __init__.py has no file, nor has a module of Python's core.
+    """
+    file, folders = None, [*sys.path, *places]
+    for module in _with_packages(name):
+        spec = None
+        if module == name.partition(".")[0]:
+            with suppress(ImportError, ValueError):  # the latter: a module that was made by hand
+                spec = importlib.util.find_spec(module)
+        # Python would ask a package without an __init__.py for its folders by importing its parents: KeyError.
+        with suppress(KeyError):
+            if (spec := spec or PathFinder.find_spec(module, folders)) is None:
+                return None
+        if spec and (spec.has_location or spec.submodule_search_locations is None):
+            file = Path(spec.origin) if spec.has_location and spec.origin else None
+            folders = list(spec.submodule_search_locations or ())
+        else:
+            last = module.rpartition(".")[2]
+            file, folders = None, [str(place) for folder in folders if (place := Path(folder, last)).is_dir()]
+    return file, folders
 
 
 @functools.lru_cache(maxsize=1024)

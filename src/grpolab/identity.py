@@ -1,7 +1,7 @@
 """The identity of a run: a hash of everything that can change a result, and of nothing else.
 
 Settings may name data files, a user's task or reward, or a local model. Their content counts (`content.py`), not their
-name: a changed file is another run, and a moved one is the same.
+name: with a changed file it is another run, with a moved file the same run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from grpolab import RESULTS_VERSION
 from grpolab.paths import plain
 
 SIGNATURE_LENGTH = 16
-ABSENT = "absent"  # key of a content that is named and cannot be read
+ABSENT = "absent"  # key of content that cannot be read
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAMED_BY_TASK = {  # keys of a task that name its content
     "jsonl": ("task.train_file", "task.evaluation_file"),
@@ -73,7 +73,7 @@ def keys_with_content(settings: Mapping[str, Any]) -> list[str]:
 
 
 def unrecorded(settings: Mapping[str, Any], content: Mapping[str, Any]) -> str:
-    """Return the keys of a run's written settings that name something without recorded content; empty where none."""
+    """Return, joined by 'and', the keys of a run's settings that name content of which no hash was recorded."""
     return " and ".join(key for key in keys_with_content(settings) if key not in content)
 
 
@@ -83,12 +83,12 @@ def absent(content: Mapping[str, Any]) -> list[str]:
 
 
 def in_words(content: Mapping[str, Any]) -> str:
-    """List each content by the beginning of its hash: `task.train_file 3fa1b2c4`."""
+    """Return each key with the beginning of its content's hash: `task.train_file 3fa1b2c4`."""
     return ", ".join(f"{key} {short_hash(value)}" for key, value in content.items())
 
 
 def short_hash(value: dict[str, Any]) -> str:
-    """Return eight digits by which people tell one content from another."""
+    """Return eight digits that tell people one content from another."""
     return signature(value)[:8]
 
 

@@ -25,7 +25,7 @@ PYTHON = (sys.executable, "-P")
 
 # The study whose outcome is committed: it stands at the top of results/. Hours of training.
 REFERENCE_STUDY = "claims"
-# What `make sweep` trains: a part of it that takes minutes.
+# The study of `make sweep`, a part of the committed one: minutes of training.
 SWEEP_STUDY = "reference"
 # The model of `model=smollm2`, below the project; `make extras WHAT=smollm2` makes it.
 SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
@@ -36,7 +36,7 @@ STUDY_NAME = re.compile(rf"\w[\w.+-]{{0,{MOST_LETTERS - 1}}}")
 # The files of a report in `Results.output`, beside figures/ and tables/; the last one is written last.
 REPORT_FILES = ("report.html", "gallery.html", "report.md")
 
-# The disk is full, over its quota, read-only or forbidden: not a run's fault, so the run gets no outcome.
+# The disk is full, over its quota, read-only or forbidden. That is not the run's failure, so it gets no outcome.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -165,9 +165,9 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
         part.replace(path)
 
 
-def write_new(path: Path, content: bytes, *, durable: bool = True) -> bool:
+def write_new(path: Path, content: bytes) -> bool:
     """Write a file that must not exist yet; return False if another process was faster."""
-    with _written(path, content, durable) as part:
+    with _written(path, content, durable=True) as part:
         try:
             os.link(part, path)
             made = True

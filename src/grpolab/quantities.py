@@ -78,7 +78,7 @@ class Thresholds:
     below_start_errors: float = 2.0  # standard errors of the first accuracy
     spike_factor: float = 5.0  # times the median of the rollout steps before
     spike_window: int = 20  # how many of them
-    spike_least: int = 5  # no median of fewer
+    spike_least: int = 5  # no median of fewer, unless the window is shorter
     spikes_per_100: float = 3.0
     ratio_max: float = 50.0
     ess: float = 0.5

@@ -1,6 +1,6 @@
-"""Read finished runs and plans: one reader for each kind of file, which checks what it has read (as `run_files.py`).
+"""Read finished runs and plans: one reader for each kind of file, which checks its content (as `run_files.py`).
 
-A program that reads many runs leaves a damaged one out and goes on with the others.
+A program that reads many runs leaves out a damaged one and goes on with the others.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from grpolab.paths import SIGNATURE, STUDY_NAME
 from grpolab.quantities import Thresholds
 from grpolab.run_files import (
     COUNT,
+    EACH,
     JOURNAL,
+    NONE,
+    NUMBER,
     TEXT,
     TIMING,
     WARM_START,
     WEIGHTS,
     Record,
-    Types,
-    check_types,
+    Shape,
+    check_shape,
     first_line,
     parse_object,
     read_bytes,
@@ -34,30 +37,43 @@ from grpolab.run_files import (
 )
 from grpolab.vocabulary import DAMAGED, RESULTS
 
-THRESHOLDS = {field.name for field in fields(Thresholds)}
-_PROVENANCE: Types = {
-    **dict.fromkeys(("warm_start", "dataset", "content", "hardware", "framework"), (dict, type(None))),
-    **dict.fromkeys(("diff", "commit", "lock_sha256", "python"), TEXT),
-    **dict.fromkeys(("results_version", "threads"), COUNT),
-    "dirty": (bool,),
+# A count is written as an integer, any other threshold as a number.
+THRESHOLDS = {field.name: (int,) if isinstance(field.default, int) else (int, float) for field in fields(Thresholds)}
+_PROVENANCE: Shape = {
+    **{
+        "warm_start?": (NONE, {f"{key}?": shape for key, shape in WARM_START.items()}),
+        "content?": (NONE, {EACH: dict}),
+    },
+    **dict.fromkeys(("dataset?", "hardware?", "framework?"), (dict, NONE)),
+    **dict.fromkeys(("diff?", "commit?", "lock_sha256?", "python?"), TEXT),
+    **{"results_version?": COUNT, "threads?": COUNT, "dirty?": bool},
 }
-_PLAN: Types = {
-    **dict.fromkeys(("study", "file", "question", "title", "compare", "baseline", "primary_metric"), (str,)),
-    **dict.fromkeys(("includes", "cells", "figures", "seeds", "hypotheses", "looks"), (list,)),
-    **dict.fromkeys(("primary", "shown", "placebo"), (list,)),
-    **{"factors": (dict,), "stability": (dict,), "registered": (dict, type(None)), "commit": TEXT},
+_NAMES: Shape = [str]
+_VALUE = (int, float, bool, NONE, str)
+_SETTINGS: Shape = {  # of a cell, those that a report computes with
+    **dict.fromkeys(("num_iterations?", "num_minibatches?", "prompts_per_step?", "num_generations?"), int),
+    **dict.fromkeys(("epsilon?", "epsilon_high?", "max_grad_norm?", "model?"), _VALUE),
+    **dict.fromkeys(("kernel?", "task?", "importance_sampling_level?"), str),
 }
-_REGISTERED: Types = {"line": (str,), "seeds": (list,), "looks": (list,), "margins": (dict,)}  # all are there
-_CELL: Types = {
-    **{"variant": (str,), "seed": (int,), "signature": (str,), "rollout_steps": (int,)},
-    **{"levels": (dict,), "settings": (dict,)},
+_PLAN: Shape = {
+    **{"includes": _NAMES, "commit?": TEXT, "seeds?": [int], "looks?": [int], "hypotheses?": [dict]},
+    **dict.fromkeys(("study?", "file?", "question?", "title?", "compare?", "baseline?", "primary_metric?"), str),
+    **dict.fromkeys(("figures?", "primary?", "shown?"), _NAMES),
+    **{"factors?": {EACH: _NAMES}, "placebo?": [_NAMES], "stability?": {EACH: (int, float)}},
+    "registered?": (NONE, {EACH: {"line": str, "seeds": [int], "looks": [int], "margins": {EACH: NUMBER}}}),
+    "cells": [
+        {
+            **{"variant": str, "seed": int, "signature": str, "rollout_steps?": int},
+            **{"levels?": {EACH: str}, "settings?": _SETTINGS},
+        }
+    ],
 }
 
 
 def read_result(folder: Path) -> Record | None:
-    """Read an outcome; if it is a result, check the files that a report reads against its hashes.
+    """Read an outcome; if it is a result, check its journal against its hash, its provenance and its timing.
 
-    An outcome without the journal's hash, as other programs may write, says nothing about its journal. Raises Damaged.
+    Other programs may write an outcome without a hash; its journal is not checked. Raises Damaged.
     """
     outcome = read_outcome(folder)
     if outcome and outcome["outcome"] in RESULTS:
@@ -103,11 +119,7 @@ def check_policy(folder: Path, outcome: Record) -> None:
 def read_provenance(folder: Path) -> Record:
     """Read provenance.json; empty for a run that failed before it. Raises Damaged."""
     path = folder / "provenance.json"
-    provenance = check_types(read_object(path) or {}, _PROVENANCE, path)
-    check_types(provenance.get("warm_start") or {}, WARM_START, path)
-    content = provenance.get("content") or {}
-    check_types(content, dict.fromkeys(content, (dict,)), path)
-    return provenance
+    return check_shape(read_object(path) or {}, _PROVENANCE, path)
 
 
 def read_settings(folder: Path) -> Record:
@@ -132,38 +144,23 @@ def read_plan(path: Path) -> Record | None:
             plan["cells"] = [_cell(variant, common, seed) for variant in variants for seed in variant["runs"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Damaged(f"{path} is no plan: its variants cannot be read ({first_line(error)})") from error
-    if lacking := {"includes", "cells"} - plan.keys():
-        raise Damaged(f"{path} is no plan: it lacks {', '.join(sorted(lacking))}")
-    for problem in _problems(check_types(plan, _PLAN, path), path):
+    for problem in _problems(check_shape(plan, _PLAN, path)):
         raise Damaged(f"{path} {problem}")
     return plan
 
 
-def _problems(plan: Record, path: Path) -> Iterator[str]:
-    """Yield what is wrong inside of a plan's values. Raises Damaged for a wrong type."""
-    for name in (*([plan["study"]] if "study" in plan else []), *plan["includes"]):
-        if not isinstance(name, str) or not STUDY_NAME.fullmatch(name):
+def _problems(plan: Record) -> Iterator[str]:
+    """Yield what is wrong with a plan whose values have the right types."""
+    for name in (plan.get("study", "a"), *plan["includes"]):
+        if not STUDY_NAME.fullmatch(name):
             yield f"names the study {name!r}, which is no name of a study"
     for name, value in plan.get("stability", {}).items():
-        if name not in THRESHOLDS or isinstance(value, bool) or not isinstance(value, int | float):
+        if type(value) not in THRESHOLDS.get(name, ()) or not value >= 0:
             yield f"is damaged: its stability.{name:.60} is {value!r:.60}"
-    for name, levels in plan.get("factors", {}).items():
-        if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
-            yield f"is damaged: its factors.{name:.60} is {levels!r:.60}, which is no list of names"
-    for pair in plan.get("placebo", []):
-        if not isinstance(pair, list) or len(pair) != 2:
-            yield f"is damaged: its placebo holds {pair!r:.60}, which is no pair of arms"
-    for name, entry in (plan.get("registered") or {}).items():
-        if not isinstance(entry, dict) or not entry.keys() >= _REGISTERED.keys():
-            yield f"is damaged: its registered.{name:.60} is {entry!r:.60}"
-        check_types(entry, _REGISTERED, path)
+    if any(len(pair) != 2 for pair in plan.get("placebo", [])):
+        yield f"is damaged: its placebo={plan['placebo']!r:.60} is no list of pairs"
     runs = set()
     for cell in plan["cells"]:
-        if not isinstance(cell, dict) or not {"variant", "seed", "signature"} <= cell.keys():
-            yield f"has a cell that lacks its variant, seed or signature: {cell!r:.60}"
-        check_types(cell, _CELL, path)
-        if strange := [level for level in cell.get("levels", {}).values() if not isinstance(level, str)]:
-            yield f"is damaged: a cell's levels hold {strange[0]!r:.60}, which is no text"
         if not SIGNATURE.fullmatch(cell["signature"]):
             yield f"names the run {cell['signature']!r}, which is no signature"
         if (run := (cell["variant"], cell["seed"])) in runs:

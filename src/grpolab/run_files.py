@@ -1,7 +1,6 @@
-"""Read the files of one run: outcome, warm start, records of a journal. Each reader checks what it has read.
+"""Read the files of one run: outcome, warm start, records of a journal. Each reader checks the content.
 
-A file that is absent has not been written yet: None, or nothing. A file that is not what was written there raises
-Damaged, with its path.
+An absent file has not been written yet: a reader returns None, or nothing. A damaged one raises Damaged, with its path.
 """
 
 from __future__ import annotations
@@ -9,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from grpolab.errors import Damaged
 from grpolab.paths import open_file
@@ -20,16 +20,23 @@ Record = dict[str, Any]
 MOST_BYTES = 1 << 30  # that are read of a file
 
 JOURNAL, TIMING, WEIGHTS = "journal.jsonl", "timing.jsonl", "policy.safetensors"
-TEXT, COUNT, NUMBER = (str, type(None)), (int, type(None)), (int, float, type(None))
-# Key -> the types that its value may have, where it is there.
-Types = dict[str, tuple[type, ...]]
-_OUTCOME: Types = {
-    **{"outcome": (str,), "final": (dict,), "seconds": NUMBER},
-    **dict.fromkeys(("reason", "error", "policy_sha256", "journal_sha256"), TEXT),
-    **dict.fromkeys(("rollout_steps", "optimizer_steps", "completions"), COUNT),
+NONE = type(None)
+TEXT, COUNT, NUMBER = (str, NONE), (int, NONE), (int, float, NONE)
+# What a value must be. A type (bool is no int), one of several, a list of a shape, or an object. An object has all keys
+# of its shape but those that end in `?`, and may have others; {EACH: shape} is an object of any names.
+Shape: TypeAlias = "type | tuple[Shape, ...] | list[Shape] | Mapping[str, Shape]"
+EACH = "*"
+_OUTCOME: Shape = {
+    **{"outcome?": str, "final?": dict, "seconds?": NUMBER},
+    **dict.fromkeys(("reason?", "error?", "policy_sha256?", "journal_sha256?"), TEXT),
+    **dict.fromkeys(("rollout_steps?", "optimizer_steps?", "completions?"), COUNT),
 }
-WARM_START: Types = {
-    **{"signature": (str,), "sha256": (str,), "accuracy": NUMBER, "steps": (int,), "seconds": (int, float)},
+WARM_START: dict[str, Shape] = {
+    "signature": str,
+    "sha256": str,
+    "accuracy": NUMBER,
+    "steps": int,
+    "seconds": (int, float),
 }
 
 
@@ -44,7 +51,7 @@ def read_outcome(folder: Path) -> Record | None:
     if (outcome := read_object(path)) is None:
         return None
     known = OUTCOMES.keys() - {MISSING, DAMAGED}
-    if check_types(outcome, _OUTCOME, path).get("outcome") not in known:
+    if check_shape(outcome, _OUTCOME, path).get("outcome") not in known:
         raise Damaged(f"{path} has no outcome that is one of {', '.join(sorted(known))}")
     return outcome
 
@@ -54,10 +61,7 @@ def read_warm_start(folder: Path) -> Record | None:
     path = folder / "outcome.json"
     if (made := read_object(path)) is None:
         return None
-    made = {key: value for key, value in made.items() if key in WARM_START}
-    if lacking := WARM_START.keys() - made:
-        raise Damaged(f"{path} lacks {', '.join(sorted(lacking))}")
-    check_types(made, WARM_START, path)
+    made = {key: value for key, value in check_shape(made, WARM_START, path).items() if key in WARM_START}
     if made["steps"] and weights_sha256(folder / WEIGHTS) != made["sha256"]:
         raise Damaged(f"{folder / WEIGHTS} has not the weights that outcome.json was written for (sha256)")
     return made
@@ -113,12 +117,39 @@ def read_bytes(path: Path) -> bytes | None:
     return content
 
 
-def check_types(record: Record, types: Types, path: Path) -> Record:
-    """Return the record. Raises Damaged if a value has a wrong type."""
-    for key, allowed in types.items():
-        if key in record and not isinstance(record[key], allowed):
-            raise Damaged(f"{path} is damaged: its {key} is {record[key]!r:.60}")
+def check_shape(record: Record, shape: Shape, path: Path) -> Record:
+    """Return the record. Raises Damaged with the key and the value that do not have the shape."""
+    if misfit := find_misfit(record, shape, ""):
+        raise Damaged(f"{path} is damaged: {misfit}")
     return record
+
+
+def find_misfit(value: Any, shape: Shape, where: str) -> str:
+    """Say which part of a value does not have the shape, as in `its seeds.3 is 'x'`; '' if all of it has."""
+    subject = f"its {where}" if where else "it"
+    wrong = f"{subject} is {value!r:.60}"
+    if isinstance(shape, tuple):
+        misfits = [find_misfit(value, alternative, where) for alternative in shape]
+        return "" if "" in misfits else next((misfit for misfit in misfits if misfit != wrong), wrong)
+    if isinstance(shape, type):
+        return "" if isinstance(value, shape) and (shape is not int or not isinstance(value, bool)) else wrong
+    parts: dict[str, tuple[Any, Shape]]
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return wrong
+        parts = {str(number): (item, shape[0]) for number, item in enumerate(value)}
+    elif not isinstance(value, dict):
+        return wrong
+    elif EACH in shape:
+        parts = {name: (item, shape[EACH]) for name, item in value.items()}
+    else:
+        if lacking := [name for name in shape if not name.endswith("?") and name not in value]:
+            return f"{subject} lacks {', '.join(lacking)}"
+        shapes = {name.removesuffix("?"): inner for name, inner in shape.items()}
+        parts = {name: (value[name], inner) for name, inner in shapes.items() if name in value}
+    prefix = f"{where}." if where else ""
+    of_parts = (find_misfit(item, inner, f"{prefix}{name:.60}") for name, (item, inner) in parts.items())
+    return next(filter(None, of_parts), "")
 
 
 def first_line(error: BaseException) -> str:

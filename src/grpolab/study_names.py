@@ -1,4 +1,4 @@
-"""A study given by its name or by the path of its file, and its plan in a results folder."""
+"""Find a study by its name or by the path of its file, and its plan in a results folder."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
-@functools.lru_cache(maxsize=16)  # each file is asked for three times in a row
+@functools.lru_cache(maxsize=16)  # three functions read the same file in a row
 def nodes(source: bytes) -> tuple[ast.AST, ...]:
     """Return the nodes of the source's syntax, from the top down; none if it is no valid Python source."""
     try:
@@ -19,7 +19,7 @@ def nodes(source: bytes) -> tuple[ast.AST, ...]:
 
 
 def folders_added(source: bytes, file: Path) -> list[str]:
-    """Return the folders that a module puts on `sys.path`, if they are written in terms of `__file__` and literals."""
+    """Return the folders that a module puts on `sys.path` and that are written with `__file__` and literals alone."""
     if b"sys.path" not in source and b"addsitedir" not in source:
         return []
     known: dict[str, str] = {}

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import io
 import resource
+import secrets
 import sys
 import tempfile
 import time
@@ -25,8 +26,7 @@ from unittest.mock import patch
 import fuzz_folders
 from fuzz_folders import KINDS, Hostile, Template, hostile
 from fuzz_overrides import WRONG_OVERRIDES
-from fuzz_studies import WRONG_STUDIES
-from fuzz_wrong import Wrong
+from fuzz_studies import WRONG_STUDIES, Wrong
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -103,35 +103,18 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 def verdicts(examples: int, start: int, folder: Path) -> dict[Wrong, str]:
-    """The verdict on each different request of so many that are drawn; an exception's text where the command raised."""
-    found: dict[Wrong, str] = {}
-
-    def ask(wrong: Wrong) -> None:
-        if wrong in found:
-            return
-        try:
-            found[wrong] = verdict(wrong, folder)
-        except Exception as error:
-            found[wrong] = f"{type(error).__name__}: {error}"
-
-    draw(WRONG, examples, start, ask)
-    return found
+    """Return the verdict on each different request of so many that are drawn."""
+    return draw(WRONG, examples, start, lambda wrong: verdict(wrong, folder))
 
 
 def spoilt(kind: str, examples: int, start: int, template: Template) -> dict[Hostile, tuple[str, float]]:
-    """The verdict on each different case of a kind, and its seconds."""
-    found: dict[Hostile, tuple[str, float]] = {}
-
-    def ask(case: Hostile) -> None:
-        if case not in found:
-            found[case] = fuzz_folders.verdict(case, template)
-
-    draw(hostile(kind, template), examples, start, ask)
-    return found
+    """Return the verdict on each different case of a kind, and its seconds."""
+    return draw(hostile(kind, template), examples, start, lambda case: fuzz_folders.verdict(case, template))
 
 
-def draw(strategy: SearchStrategy[Any], examples: int, start: int, ask: Callable[[Any], None]) -> None:
-    """Ask of so many that are drawn, the same ones of each `start`."""
+def draw(strategy: SearchStrategy[Any], examples: int, start: int, judge: Callable[[Any], Any]) -> dict[Any, Any]:
+    """Judge each different one of so many that are drawn, the same ones of each `start`."""
+    seen: dict[Any, Any] = {}
 
     @seed(start)
     @settings(
@@ -143,9 +126,14 @@ def draw(strategy: SearchStrategy[Any], examples: int, start: int, ask: Callable
     )
     @given(strategy)
     def each(drawn: Any) -> None:
-        ask(drawn)
+        if drawn not in seen:
+            try:
+                seen[drawn] = judge(drawn)
+            except Exception as error:
+                seen[drawn] = f"{type(error).__name__}: {error}"
 
     each()
+    return seen
 
 
 def main() -> int:
@@ -154,58 +142,53 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=1500, help="of requests")
     parser.add_argument("--cases", type=int, default=900, help="of each kind of spoilt folder")
     parser.add_argument("--only", choices=[*KINDS, "requests"], help="of this kind alone")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="repeats a call; default: a new one")
     arguments = parser.parse_args()
+    print(f"--seed {arguments.seed}", flush=True)
     kinds = [arguments.only] if arguments.only else ["requests", *KINDS]
+    broken = 0
     with tempfile.TemporaryDirectory() as temporary:
-        broken = (
-            ask_requests(arguments.examples, arguments.seed, Path(temporary, "requests")) if "requests" in kinds else 0
-        )
-        kinds = [kind for kind in kinds if kind in KINDS]
-        if kinds:
+        if "requests" in kinds:
+            broken += ask_requests(arguments.examples, arguments.seed, Path(temporary, "requests"))
+        if kinds := [kind for kind in kinds if kind in KINDS]:
             broken += ask_folders(kinds, arguments.cases, arguments.seed, Path(temporary, "folders"))
     return 1 if broken else 0
 
 
 def ask_requests(examples: int, start: int, root: Path) -> int:
-    """The number of broken promises, one of them that torch is not imported."""
+    """Return the number of broken promises, one of them that torch is not imported."""
     started = time.perf_counter()
     root.mkdir()
     with project(root) as folder:
         seen = verdicts(examples, start, folder)
-    refused, valid = (Counter(wrong.kind for wrong in seen if seen[wrong] == as_) for as_ in ("refused", "valid"))
-    broken = {wrong: found for wrong, found in seen.items() if found not in ("refused", "valid")}
-    for kind in sorted(refused | valid):
-        print(f"{refused[kind]:5} refused  {valid[kind]:3} valid  {kind}")
-    for wrong, found in broken.items():
-        print(f"BROKEN {wrong.kind}: {wrong.arguments} {dict(wrong.studies)}\n  {found!a}")
+    counts = Counter((wrong.kind, says) for wrong, says in seen.items() if says in ("refused", "valid"))
+    broken = {wrong: says for wrong, says in seen.items() if says not in ("refused", "valid")}
+    for kind in sorted({kind for kind, _ in counts}):
+        print(f"{counts[kind, 'refused']:5} refused  {counts[kind, 'valid']:3} valid  {kind}")
+    for wrong, says in broken.items():
+        print(f"BROKEN {wrong.kind}: {wrong.arguments} {dict(wrong.studies)}\n  {says!a}")
     print(
-        f"{len(seen)} different requests in {time.perf_counter() - started:.0f} s: {refused.total()} refused,"
-        f" {valid.total()} valid after all (stopped before anything started), {len(broken)} broken promises;"
-        f" torch was {'' if 'torch' in sys.modules else 'not '}imported"
+        f"{len(seen)} different requests in {time.perf_counter() - started:.0f} s (valid ones are stopped before they"
+        f" start anything), {len(broken)} broken promises; torch was {'' if 'torch' in sys.modules else 'not '}imported"
     )
     return len(broken) + ("torch" in sys.modules)
 
 
 def ask_folders(kinds: Sequence[str], examples: int, start: int, root: Path) -> int:
-    """The number of broken promises."""
-    started, cases, broken = time.perf_counter(), 0, 0
+    """Return the number of broken promises."""
+    started, broken = time.perf_counter(), 0
     with fuzz_folders.trained(root) as template:
         for kind in kinds:
             seen = spoilt(kind, examples, start, template)
-            wrong = {case: found for case, (found, _) in seen.items() if found != "fine"}
-            slowest = max(seen, key=lambda case: seen[case][1])
-            for case, found in wrong.items():
+            wrong = {case: says for case, (says, _) in seen.items() if says != "fine"}
+            for case, says in wrong.items():
                 changes = "; ".join(f"{name}: {content!a:.300}" for name, content in case.changes)
-                print(f"BROKEN {kind}: {' '.join(case.words)!a:.200}\n  with {changes}\n  {found!a}")
-            longest = f"the slowest {seen[slowest][1]:.1f} s (`{' '.join(slowest.words)[:60]!a}`)"
-            print(f"{len(seen):5} different {kind}, {len(wrong)} broken promises; {longest}", flush=True)
-            cases, broken = cases + len(seen), broken + len(wrong)
+                print(f"BROKEN {kind}: {' '.join(case.words)!a:.200}\n  with {changes}\n  {says!a}")
+            slowest = max(seconds for _, seconds in seen.values())
+            print(f"{len(seen):5} different {kind}, {len(wrong)} broken promises; slowest {slowest:.1f} s", flush=True)
+            broken += len(wrong)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    seconds = time.perf_counter() - started
-    print(
-        f"{cases} different folders and archives in {seconds:.0f} s: {broken} broken promises, at most {most:.2f} GiB"
-    )
+    print(f"{time.perf_counter() - started:.0f} s: {broken} broken promises, at most {most:.2f} GiB")
     return broken
 
 

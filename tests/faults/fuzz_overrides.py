@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fuzz_studies import FINE_STUDY
-from fuzz_wrong import Wrong, mistyped, words
+from fuzz_studies import FINE_STUDY, Wrong, mistyped, words
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 

@@ -1,13 +1,14 @@
-"""Ways to break a study file."""
+"""A wrong request, and ways to break a study file."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from fuzz_wrong import Wrong, mistyped, words
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -39,6 +40,32 @@ REQUIRED_OF_CLAIM = ("id", "says", "metric", "contrast", "direction", "source", 
 DEEP_BOMB = "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))])
 
 Study = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A request that must be refused."""
+
+    kind: str  # how it was made wrong
+    arguments: tuple[str, ...]
+    names: tuple[str, ...]  # a sentence must hold one of these: the key or the value
+    certain: bool = True  # else it may be valid by chance
+    studies: Mapping[str, bytes] = field(default_factory=dict, hash=False)  # files of experiments/
+
+
+def words(least: int = 1, most: int = 8) -> SearchStrategy[str]:
+    """Lower-case words that start no literal of YAML or Hydra: no `nan`, `null`, `true`, `e`."""
+    return st.text(string.ascii_lowercase, min_size=least, max_size=most).map(lambda word: f"zq{word}")
+
+
+@st.composite
+def mistyped(draw: st.DrawFn, word: str) -> str:
+    """The word with a letter left out, doubled or put in; never the word itself, nor any that could be known."""
+    place = draw(st.integers(1, len(word) - 1))
+    letter = draw(st.sampled_from(["", word[place] * 2, f"{word[place]}x"]))
+    return f"{word[:place]}{letter}{word[place + 1 :]}"
+
+
 # Changes a study that is valid, and returns the names of which a sentence must hold one.
 Breaker = Callable[[st.DrawFn, Study], list[str]]
 
@@ -115,13 +142,9 @@ def wrong_factors(draw: st.DrawFn, study: Study) -> list[str]:
     word = draw(words())
     wrong = [
         *({}, [], word, None, {"clip": {}}, {"clip": None}, {"clip": []}, {"clip": word}, {"clip": {"narrow": None}}),
-        *({"clip": {"narrow": "epsilon=0.1"}}, {"clip": {"narrow": {"epsilon": 0.1}}}, {"clip": {"narrow": [0.1]}}),
-        *(
-            {"clip": {f"{word} a": []}},
-            {"clip": {f"{word}/a": []}},
-            {f"{word}/b": {"narrow": []}},
-            {"": {"narrow": []}},
-        ),
+        *({"clip": {"narrow": level}} for level in ("epsilon=0.1", {"epsilon": 0.1}, [0.1])),
+        *({"clip": {f"{word} a": []}}, {"clip": {f"{word}/a": []}}, {f"{word}/b": {"narrow": []}}),
+        {"": {"narrow": []}},
         {word + str(i): {f"l{j}": [] for j in range(30)} for i in range(9)},
     ]
     study |= {"factors": draw(st.sampled_from(wrong)), "skip": [], "hypotheses": []}
@@ -133,10 +156,8 @@ def wrong_level(draw: st.DrawFn, study: Study) -> list[str]:
     texts = [f"{word}=1", f"beta={word}", "beta=-1", "beta=[", "beta", "", f"task={word}", "seed=3", "~beta"]
     texts += [f"beta=${{{word}}}", "beta=1,2", "num_minibatches=7", "num_generations=1", "\x00", "beta=nan", f"={word}"]
     text = draw(st.sampled_from(texts))
-    place = draw(
-        st.sampled_from([study["overrides"], study["factors"]["clip"]["wide"], study["factors"]["task"]["sorting"]])
-    )
-    place.append(text)
+    levels = (study["factors"]["clip"]["wide"], study["factors"]["task"]["sorting"])
+    draw(st.sampled_from([study["overrides"], *levels])).append(text)
     return [repr(text), text.partition("=")[0].strip("~") or repr(text), word]
 
 
@@ -180,9 +201,8 @@ def _wrong(draw: st.DrawFn, breaker: Breaker) -> Wrong:
     study = yaml.safe_load(FINE_STUDY)
     names = breaker(draw, study)
     text = yaml.safe_dump(study, sort_keys=False, allow_unicode=True).encode("utf-8", "surrogatepass")
-    return Wrong(
-        f"study: {breaker.__name__.replace('_', ' ')}", ("sweep", "mine"), tuple(names), studies={"mine": text}
-    )
+    kind = f"study: {breaker.__name__.replace('_', ' ')}"
+    return Wrong(kind, ("sweep", "mine"), tuple(names), studies={"mine": text})
 
 
 @st.composite
@@ -201,21 +221,16 @@ def _wrong_collection(draw: st.DrawFn) -> Wrong:
     """Draw cycles, unknown names, keys that a collection lacks."""
     word = draw(words())
     content = draw(st.sampled_from(COLLECTIONS.split("|"))).format(word=word)
-    studies = {
-        "mine": f"question: q\nincludes: {content}",
-        "other": "question: q\nincludes: [mine]",
-        "fine": FINE_STUDY,
-    }
-    names = ("includes", "figures", "factors", "seeds", word, "mine", "other", "fine")
-    files = {name: text.encode() for name, text in studies.items()}
+    mine, other = (f"question: q\nincludes: {names}".encode() for names in (content, "[mine]"))
+    files = {"mine": mine, "other": other, "fine": FINE_STUDY.encode()}
+    names = ("includes", "figures", "factors", "seeds", word, *files)
     return Wrong("study: collection", ("sweep", "mine"), names, studies=files)
 
 
 @st.composite
 def _unknown_study(draw: st.DrawFn) -> Wrong:
-    name = draw(
-        mistyped("fine") | words() | st.sampled_from(["", ".", "..", "../conf/run", "fine.yaml", "a\nb", "/", "\x00"])
-    )
+    odd = st.sampled_from(["", ".", "..", "../conf/run", "fine.yaml", "a\nb", "/", "\x00"])
+    name = draw(mistyped("fine") | words() | odd)
     return Wrong("study: unknown", ("sweep", name), ("study",), studies={"fine": FINE_STUDY.encode()})
 
 

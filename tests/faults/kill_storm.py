@@ -62,14 +62,13 @@ class Sweep:
     """A sweep command, its processes and what it has said."""
 
     def __init__(self, study: str, results: Path, jobs: int = 2) -> None:
-        self.results = results
-        self.log = results.parent / f"{results.name}.jsonl"
+        self.results, self.log = results, results.parent / f"{results.name}.jsonl"
         self.said = self.log.stat().st_size if self.log.exists() else 0  # by the sessions before
-        options = [f"--jobs={jobs}", "--retry-failed", "--json-lines"]
-        command = [*GRPOLAB, "sweep", *STUDIES[study], *options, *ALWAYS]
+        options = [f"--jobs={jobs}", "--retry-failed", "--json-lines", *ALWAYS, f"machine.results={results}"]
         self.started = time.time()
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([*command, f"machine.results={results}"], stdout=log, stderr=log, cwd=ROOT)
+            command = [*GRPOLAB, "sweep", *STUDIES[study], *options]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
 
     def processes(self, role: str) -> list[psutil.Process]:
         """The living children of that role; for `parent` the command itself."""
@@ -84,7 +83,8 @@ class Sweep:
         """Wait so long, or (None) until a run has made a step; whether the command has ended by itself."""
         while seconds is None and self.process.poll() is None:
             time.sleep(0.05)
-            if any(event["event"] == "step" and _kind(self.events(), event) == "run" for event in self.events()):
+            runs = {event["signature"] for event in self.events() if event.get("kind") == "run"}
+            if any(event["event"] == "step" and event["signature"] in runs for event in self.events()):
                 return False
         try:
             self.process.wait(seconds)
@@ -119,23 +119,14 @@ class Sweep:
 
     def where(self) -> str:
         """How far it is, in words."""
-        events = self.events()
         active: dict[str, str] = {}
-        for event in events:
-            if event["event"] == "started":
-                active[event["signature"]] = f"{event['kind'].replace('_', ' ')} begins"
-            elif event["event"] == "step":
-                active[event["signature"]] = f"{_kind(events, event)} at {event['step']}/{event['steps']}"
+        for event in self.events():
+            if event["event"] in ("started", "step"):
+                kind, signature = event.get("kind", "run"), event["signature"]
+                active[signature] = f"{kind} begins" if "step" not in event else f"at {event['step']}/{event['steps']}"
             elif event["event"] in ("finished", "returned"):
                 active.pop(event["signature"], None)
-        if not any(event["event"] == "started" for event in events):
-            return "start-up" if not any(event["event"] == "end" for event in events) else "the end"
-        return ", ".join(sorted(active.values())) or "drawing, last synchronisation"
-
-
-def _kind(events: list[dict[str, Any]], step: dict[str, Any]) -> str:
-    kinds = {event["signature"]: event["kind"].replace("_", " ") for event in events if event["event"] == "started"}
-    return kinds.get(step["signature"], "run")
+        return ", ".join(sorted(active.values())) or "between jobs"
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -157,15 +148,11 @@ def outcomes(results: Path) -> Folders:
     found: Folders = {}
     for marker in sorted([*results.glob("runs/*/outcome.json"), *results.glob("warm_starts/*/outcome.json")]):
         outcome = json.loads(marker.read_text()) | {"seconds": None}
-        files = [
-            *marker.parent.glob("samples/*"),
-            *(marker.parent / name for name in ("journal.jsonl", "policy.safetensors")),
-        ]
-        files += marker.parent.glob("evaluation_items.json")
-        found[str(marker.parent.relative_to(results))] = {
-            "outcome.json": json.dumps(outcome).encode(),
-            **{str(file.relative_to(marker.parent)): file.read_bytes() for file in files},
-        }
+        folder = marker.parent
+        files = [*folder.glob("samples/*"), *folder.glob("evaluation_items.json")]
+        files += [folder / name for name in ("journal.jsonl", "policy.safetensors")]
+        contents = {str(file.relative_to(folder)): file.read_bytes() for file in files}
+        found[str(folder.relative_to(results))] = contents | {"outcome.json": json.dumps(outcome).encode()}
     return found
 
 
@@ -272,11 +259,9 @@ def checked(study: str, calm: Folders, results: Path) -> list[str]:
         return differences(calm, outcomes(results))
     verify = [*GRPOLAB, "track", "verify", "--results", str(results)]
     done = subprocess.run(verify, capture_output=True, text=True, cwd=ROOT)
-    said = (done.stdout + done.stderr).strip().splitlines()
-    print(f"      track verify: {said[-1] if said else 'nothing said'}")
-    return differences(calm, outcomes(results)) + (
-        [f"track verify ends with {done.returncode}"] if done.returncode else []
-    )
+    print(f"      track verify: {(done.stdout + done.stderr).strip().rpartition(chr(10))[2]}")
+    ends = [f"track verify ends with {done.returncode}"] if done.returncode else []
+    return differences(calm, outcomes(results)) + ends
 
 
 def main(arguments: list[str] | None = None) -> int:

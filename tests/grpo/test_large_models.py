@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import tiny_parts
+from tiny import gradient_of, pretrained, tiny_parts
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -68,10 +68,6 @@ def off_policy(policy: Policy, batch: TrainingBatch, spread: float = 0.3) -> Tra
     noise_BT = spread * torch.randn(old_BT.shape, generator=torch.Generator().manual_seed(1))
     advantages_B = torch.linspace(-1, 1, len(batch))
     return replace(batch, old_log_probs_BT=old_BT + noise_BT, old_entropy_BT=entropy_BT, advantages_B=advantages_B)
-
-
-def gradient_of(policy: Policy) -> Tensor:
-    return torch.cat([weight.grad.flatten() for weight in policy.weights().values() if weight.grad is not None])
 
 
 @pytest.mark.parametrize("entropy", [False, True])
@@ -221,4 +217,4 @@ def test_a_head_that_is_more_than_a_product_is_no_float32_head(tmp_path: Path) -
     gemma(policy).save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(RequestError, match="head_dtype=float32: a model of kind gemma2 has more than a head"):
-        tiny_parts(model={"name": "pretrained", "path": str(tmp_path), "revision": None}, head_dtype="float32")
+        tiny_parts(model=pretrained(tmp_path), head_dtype="float32")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import records, run_folder, tiny_policy, tiny_settings
+from tiny import gradient_of, records, run_folder, tiny_policy, tiny_settings
 from torch import Tensor
 from transformers import BloomConfig, Gemma2Config, MambaConfig, PreTrainedConfig, Qwen2Config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -18,13 +18,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Completions, Prompts, TrainingBatch
 from grpolab.grpo.loading import compile_updates, find_reach
-from grpolab.grpo.model import Policy, old_log_probs, token_log_probs
+from grpolab.grpo.model import old_log_probs, token_log_probs
 from grpolab.grpo.step import LearnerState, make_optimizer
 from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS, SURROGATES
 from grpolab.run.assembly import assemble
 from grpolab.run.train import run
-from grpolab.run.warm_start import WarmStart
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
 
@@ -40,10 +39,6 @@ def batch_of(generator: np.random.Generator, group: int = 8, T: int = 5) -> Trai
     completions = Completions(tokens_BT, mask_BT, torch.zeros(mask_BT.shape))
     prompt_of_B = torch.arange(3).repeat_interleave(group)
     return TrainingBatch.of(Prompts(torch.where(mask_PL, tokens_PL, 0), mask_PL), prompt_of_B, completions)
-
-
-def gradient_of(policy: Policy) -> Tensor:
-    return torch.cat([weight.grad.flatten() for weight in policy.weights().values() if weight.grad is not None])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -105,7 +100,7 @@ def test_an_update_is_that_of_the_plain_forward_for_every_task_framework_and_mic
     given = [f"task={task}", f"dialect={framework or 'null'}", "prompts_per_step=4", "num_generations=8", "seed=3"]
     small = ["model.hidden_size=32", "model.heads=2", "model.intermediate_size=64", "warm_start.max_steps=0"]
     settings = resolve_run(Composer().compose([*given, *small, "num_minibatches=1", "device=cpu"]))
-    parts = assemble(settings, WarmStart(Path(), "", "", None, steps=0, seconds=0.0))
+    parts = assemble(settings)
     policy = parts.state.policy
     with torch.no_grad():
         policy.model.lm_head.weight *= 40  # sure enough that completions begin alike

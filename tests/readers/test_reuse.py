@@ -30,11 +30,6 @@ def test_optimiser_steps_per_batch_are_those_of_trl(theirs: tuple[int, ...], our
     assert not any("unevenly" in sentence for sentence in trl.explain_left_out(options))
 
 
-def test_windows_that_cut_passes_are_said() -> None:
-    options = trl.resolve_options(Given({"steps_per_generation": 3, "gradient_accumulation_steps": 2}))
-    assert any("unevenly" in sentence for sentence in trl.explain_left_out(options))
-
-
 LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
     (trl, {"use_vllm": True}, "use_vllm=True"),
     (trl, {"mask_truncated_completions": True}, "truncated completions count"),
@@ -42,32 +37,27 @@ LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
     (trl, {"top_p": 0.9}, "never truncated"),
     (trl, {"lr_scheduler_type": "polynomial"}, "lr_scheduler_type=polynomial"),
     (trl, {}, "num_train_epochs=3"),
+    (trl, {"steps_per_generation": 3, "gradient_accumulation_steps": 2}, "unevenly"),
     (verl, {"algorithm.adv_estimator": "gae"}, "adv_estimator=gae: here it is one of grpo"),
     (verl, {}, "adv_estimator is gae by default, which needs a critic"),
     (verl, {"algorithm.rollout_correction.rollout_rs": "token_k1"}, "rollout_rs=token_k1"),
     (verl, {"actor_rollout_ref.actor.loss_scale_factor": 1024}, "loss_scale_factor=1024"),
-    (
-        verl,
-        {"algorithm.use_kl_in_reward": True, "actor_rollout_ref.actor.use_kl_loss": True},
-        "one in the reward",
-    ),
+    (verl, {"algorithm.use_kl_in_reward": True, "actor_rollout_ref.actor.use_kl_loss": True}, "one in the reward"),
 ]
 
 
 @pytest.mark.parametrize(("peer", "given", "says"), LEFT_OUT)
 def test_what_cannot_be_carried_is_a_sentence(peer: Any, given: dict[str, Any], says: str) -> None:
-    told = [*peer.explain_unread(Given(given)), *peer.explain_left_out(peer.resolve_options(Given(given)))]
+    options = peer.resolve_options(Given(given))
+    told = [*peer.explain_unread(Given(given), options), *peer.explain_left_out(options)]
     assert any(says in sentence for sentence in told)
 
 
-def test_nothing_is_said_of_what_is_carried() -> None:
+def test_nothing_is_said_of_what_is_carried_and_a_length_in_steps_is() -> None:
     options = trl.resolve_options(Given({"max_steps": 10}, processes=1))
     assert list(trl.explain_left_out(options)) == []
+    assert trl.convert_run(options)["max_optimizer_steps"] == 10
     given = {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10, "actor_rollout_ref.rollout.n": 2}
-    assert list(verl.explain_left_out(verl.resolve_options(Given(given)))) == []
-    assert list(verl.explain_unread(Given(given))) == []
-
-
-def test_a_length_in_steps_is_carried() -> None:
-    assert trl.convert_run(trl.resolve_options(Given({"max_steps": 10})))["max_optimizer_steps"] == 10
-    assert verl.convert_run(verl.resolve_options(Given({"trainer.total_training_steps": 10})))["rollout_steps"] == 10
+    options = verl.resolve_options(Given(given))
+    assert [*verl.explain_left_out(options), *verl.explain_unread(Given(given), options)] == []
+    assert verl.convert_run(options)["rollout_steps"] == 10

@@ -30,9 +30,8 @@ EXACT = {
         TRAIN $lr $n ${e:-full} ${e-set} $k
     """,
     "arithmetic": r"""
-        n=3
-        m=n+1
-        TRAIN $((1024 * 2)) $(((n + 1) * n)) $((7 / 2 * 2)) $((m * 2))
+        n=3 m=4
+        TRAIN $((1024 * 2)) $(((n + 1) * n)) $((7 / 2 * 2)) $(($m * 2 + ${n}))
     """,
     "arrays": r"""
         A=(a=1 "b c"  # a comment, isn't read
@@ -79,7 +78,7 @@ EXACT = {
     """,
 }  # fmt: skip
 PARTLY = {
-    "more arithmetic": "n=3\nTRAIN a=$((2 ** 3 ** 2)) b=$((n > 2 && n != 1)) c=$(($n << 2)) d=$((-7 / 2))",
+    "more arithmetic": "n=3 m=n+1\nTRAIN $((2 ** 3 ** 2)) $((m * 2)) $((n > 2 && n != 1)) $(($n << 2)) $((-7 / 2))",
     "parts of arrays": "A=(a b c)\nTRAIN x=${#A[@]} \"${A[@]:1:2}\" ${A[1]} ${A[-1]}",
     "by name": "declare -A M=([small]=1 [large]=2)\nk=large\nM[tiny]=0\nTRAIN a=${M[$k]} b=${M[tiny]}",
     "loops": "for i in 1 2; do [ $i = 2 ] && continue; s+=$i; done\nwhile (( j < 3 )); do ((j++)); done\nTRAIN $s j=$j",

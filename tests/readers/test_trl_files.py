@@ -193,10 +193,22 @@ def test_an_expression_that_would_grow_is_open(expression: str, tmp_path: Path) 
     assert "seed" in given(tmp_path, "a.py", f"{endless}GRPOConfig(beta=0.1, seed={expression}, **y)").open
 
 
-def test_control_characters_are_spelled_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text('num_generations: 4\n"odd\\e[31m": 1\nmodel_name_or_path: "m\\e[0m"')
-    assert main(["import", "--from", "trl", str(path)]) == 0
+@pytest.mark.parametrize(
+    ("framework", "name", "text"),
+    [
+        ("trl", "a.yaml", 'num_generations: 4\n"odd\\e[31m": 1\nmodel_name_or_path: "m\\e[0m"'),
+        (
+            "verl",
+            "a.sh",
+            "python3 -m verl algorithm.adv_estimator=grpo +algorithm.odd=$'x'\x1b[31mred",
+        ),
+    ],
+)
+def test_control_characters_are_spelled_out(
+    framework: str, name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert main(["import", "--from", framework, str(tmp_path / name)]) == 0
     printed = capsys.readouterr()
     assert "odd" in printed.out + printed.err
     assert "\x1b" not in printed.out + printed.err

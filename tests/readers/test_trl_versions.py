@@ -69,7 +69,7 @@ def test_the_newest_defaults_are_those_of_the_installed_trl() -> None:
         pytest.skip("another TRL is installed")
     fields = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
     for name, newest in LOSS.items():
-        assert trl_fields.default(name, len(trl_fields.VERSIONS) - 1, newest) == newest == fields[name]
+        assert trl_fields.get_default(name, len(trl_fields.VERSIONS) - 1, newest) == newest == fields[name]
     assert not trl_fields.UNTIL.keys() & fields.keys()
 
 

@@ -128,14 +128,9 @@ def test_forest_shows_differences_paired_by_seed_and_decides_nothing(study, scor
 
 
 def test_time_to_threshold_is_read_off_the_curves_and_counts_who_never_gets_there(planned):
-    curves = {
-        "token": [0.2, 0.3, 0.5, 0.6, 0.6],
-        "cispo": [0.2, 0.45, 0.6, 0.6, 0.6],
-        "no_clip": [0.2, 0.2, 0.1, 0.1, 0.1],
-    }
-    late = [0.2, 0.2, 0.2, 0.2, 0.41]
-    cells = few(planned, 3, 1)
-    study = with_curves(cells, lambda c: late if (c.arm, c.seed) == ("no_clip", 0) else curves[c.arm])
+    curves = {"token": [0.2, 0.3, 0.5, 0.6, 0.6], "cispo": [0.2, 0.45, 0.6, 0.6, 0.6]}
+    never, late = [0.2, 0.2, 0.1, 0.1, 0.1], [0.2, 0.2, 0.2, 0.2, 0.41]
+    study = with_curves(few(planned, 3, 1), lambda c: curves.get(c.arm, never if c.seed else late))
     picture, manifest = draw(study, "F25")
     assert {s["by"] for s in manifest.numbers} == {"completions"}  # seconds measure the machine's load, not the arms
     assert not [panel for panel in picture.axes if "(s)" in panel.get_xlabel()]
@@ -147,7 +142,8 @@ def test_time_to_threshold_is_read_off_the_curves_and_counts_who_never_gets_ther
     assert found["no_clip"]["mean"][-1] == pytest.approx(1 / 3)
 
 
-def test_ladder_compares_each_rung_with_the_one_that_it_changes(tmp_path):
+def test_ladder_compares_each_rung_with_the_one_that_it_changes(tmp_path, study):
+    assert "F28: needs arms that are named +x" in " ".join(texts_of(draw(study, "F28")[0]))
     arms = ["base", "+a", "+b", "full", "-a", "-b"]
     rungs = {"+a": "base", "+b": "+a", "full": "+b", "-a": "full", "-b": "full"}
     assert comparison.ladder_of(arms, "base") == rungs
@@ -161,10 +157,6 @@ def test_ladder_compares_each_rung_with_the_one_that_it_changes(tmp_path):
     (panel,) = picture.axes
     assert [label.get_text() for label in panel.get_yticklabels()] == list(rungs)
     assert [line.get_ydata()[0] for line in panel.lines if line.get_marker() == "None"][1:] == [2.5]  # above: added
-
-
-def test_the_ladder_says_what_it_needs(study):
-    assert "F28: needs arms that are named +x" in " ".join(texts_of(draw(study, "F28")[0]))
 
 
 @pytest.fixture(scope="module")
@@ -250,9 +242,6 @@ def test_effects_are_paired_and_drawn_where_the_cross_has_every_level(cross):
     assert (short["x"], short["n"]) == ([130_000, 1_000_000], [3, 2])
     assert "Missing: 1 of 45 cells" in picture.get_suptitle()
     assert [panel.get_xscale() for panel in picture.axes] == ["log"] * 3
-
-
-def test_where_the_baseline_is_skipped_no_effect_is_drawn(cross):
     skipped = (cross.cells["arm"] == "symmetric") & (cross.cells["factor/length"] == "48")
     picture, _ = draw(dataclasses.replace(cross, cells=cross.cells[~skipped]), "F32")
     assert [panel.get_title() for panel in picture.axes] == ["11 tokens", "0.13M parameters"]

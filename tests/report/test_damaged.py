@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from report_results import cells_of, change, rewrite, write_study
 
@@ -172,6 +173,20 @@ def test_samples_that_cannot_be_read_are_a_sentence(results: Results) -> None:
             journals.read_samples(file)
 
 
+@pytest.mark.parametrize(("column", "values"), [("ratio", ["one"]), ("prompt_index", None), ("token", None)])
+def test_samples_of_other_columns_are_a_sentence(column: str, values: list[str] | None, tmp_path: Path) -> None:
+    """`show` had a KeyError."""
+    numbers = ("prompt_index", "sample", "reward", "advantage", "position", "old_log_prob", "ratio")
+    texts = ("prompt", "completion", "token", "clipped")
+    frame = pd.DataFrame({**{name: [1.0] for name in numbers}, **{name: ["x"] for name in texts}})
+    frame.to_parquet(tmp_path / "whole.parquet")
+    assert len(journals.read_samples(tmp_path / "whole.parquet")) == 1
+    frame = frame.drop(columns=column) if values is None else frame.assign(**{column: values})
+    frame.to_parquet(tmp_path / "step.parquet")
+    with pytest.raises(Damaged, match=f"step.parquet cannot be read as samples: its column {column} is"):
+        journals.read_samples(tmp_path / "step.parquet")
+
+
 @pytest.mark.parametrize("stability", [{"tail": "ten"}, {"tails": 0.1}, {"ess": True}])
 def test_a_plan_whose_thresholds_are_no_numbers_is_refused(
     original: Results, results: Results, stability: dict[str, object]
@@ -192,16 +207,20 @@ LEVELS = {"clip": 3, "task": "addition"}
     [
         ({"stability": {"tail": "ten"}}, "its stability.tail is 'ten'"),
         ({"registered": {"H": "a word"}}, "its registered.H is 'a word'"),
-        ({"registered": {"H": {"line": 1, "seeds": [], "looks": [], "margins": {}}}}, "its line is 1"),
+        ({"registered": {"H": {"line": 1, "seeds": [], "looks": [], "margins": {}}}}, "its registered.H.line is 1"),
         ({"registered": "a word"}, "its registered is 'a word'"),
-        ({"factors": {"clip": ["symmetric", 3]}}, "its factors.clip is"),
+        ({"factors": {"clip": ["symmetric", 3]}}, "its factors.clip.1 is 3"),
         ({"factors": {"clip": "symmetric"}}, "its factors.clip is 'symmetric'"),
-        ({"placebo": [["symmetric"]]}, "its placebo holds"),
+        ({"placebo": [["symmetric"]]}, "its placebo=.* is no list of pairs"),
+        ({"stability": {"spike_least": 3.5}}, "its stability.spike_least is 3.5"),
+        ({"stability": {"spike_window": -1}}, "its stability.spike_window is -1"),
+        ({"factors": {}}, "compare='clip' is not one of its factors"),
         ({"study": "z" * 240}, "is no name of a study"),
         ({"question": "\ud800"}, "cannot be read: .*surrogates not allowed"),
-        ({"hypotheses": ["a word"]}, "its hypothesis .* lacks a key"),
-        ({"hypotheses": [{"says": "it has no id"}]}, "its hypothesis .* lacks a key"),
-        (lambda cells: [cells[0] | {"levels": LEVELS}], "levels hold 3"),
+        ({"hypotheses": ["a word"]}, "its hypotheses.0 is 'a word'"),
+        ({"hypotheses": [{"says": "it has no id"}]}, "its hypotheses.0 lacks id, metric"),
+        (lambda cells: [cells[0] | {"levels": LEVELS}], "its cells.0.levels.clip is 3"),
+        (lambda cells: [cells[0] | {"settings": {"num_generations": "many"}}], "settings.num_generations is 'many'"),
         (lambda cells: [*cells, cells[0]], "has two cells of variant 'symmetric/addition' and seed 0"),
     ],
 )
@@ -238,8 +257,8 @@ def test_ledger_and_report_agree_on_a_run_without_its_number_of_items(
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
-        ("warm_start", {"accuracy": "word"}, "accuracy"),
-        ("content", {"task": 1}, "task"),
+        ("warm_start", {"accuracy": "word"}, "warm_start.accuracy"),
+        ("content", {"task": 1}, "content.task"),
         ("dirty", {"a": 1}, "dirty"),
         ("threads", "one", "threads"),
     ],

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import PolyCollection
-from report_results import write_run, write_study
+from report_results import series_of, write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.meanings import METRICS
@@ -162,16 +162,15 @@ def test_d1_has_a_line_for_each_number_and_names_all_that_log_it(study):
     by_pass = {s["metric"]: s for s in manifest.numbers if (s["by"], s["facet"]) == ("iteration", "addition/healthy")}
     assert by_pass["convention/trl"]["x"] == [0, 1]
     assert by_pass["convention/trl"]["mean"][0] == 0
-    updates = study.updates[(study.updates["arm"] == "symmetric") & (study.updates["facet"] == "addition/healthy")]
-    last = updates[updates["iteration"] == 1]
+    last = study.updates.query("arm == 'symmetric' and facet == 'addition/healthy' and iteration == 1")
     assert by_pass["convention/slime"]["mean"][1] == pytest.approx(last["convention/slime"].mean())
     assert {panel.get_yscale() for panel in picture.axes} == {"symlog"}  # ROLL's sum is above 1 here
 
 
 def test_manifest_numbers_come_from_the_journals(study, results):
     _, manifest = draw(study, "F2")
-    series = next(s for s in manifest.numbers if (s["metric"], s["arm"]) == ("clip/active", "symmetric"))
-    cell = study.cells[(study.cells["arm"] == "symmetric") & (study.cells["seed"] == 1)].iloc[0]
+    series = series_of(manifest, metric="clip/active", arm="symmetric", facet="addition/healthy")
+    cell = study.cells.query("arm == 'symmetric' and seed == 1").iloc[0]
     journal = [json.loads(line) for line in (results.run(cell["signature"]) / "journal.jsonl").open()]
     clip = [r["clip/active"] for r in journal if r["kind"] == "update" and r["rollout_step"] in (4, 5, 6)]
     assert series["seeds"][1][series["x"].index(5)] == pytest.approx(np.mean(clip))

@@ -71,6 +71,7 @@ def test_columns_are_what_the_lines_say(results, folder):
             records = [line for line in lines if line["kind"] == kind]
             expected = pd.DataFrame(records).drop(columns="kind").replace({"inf": np.inf, "nan": np.nan})
             assert len(frame) == len(expected) > 0
+            assert set(frame) == {"signature", *expected}, "an absent metric stays absent"
             for column in expected:
                 as_read = expected[column].astype("float64").astype("float32")
                 assert np.array_equal(frame[column].astype("float32"), as_read, equal_nan=True), column

@@ -7,17 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from grpolab.report.statistics.looks import (
-    ALPHA,
-    LOOKS,
-    Decisions,
-    decide,
-    disagreement,
-    interval,
-    level_at,
-    repeated_p,
-    run_tests,
-)
+from grpolab.report.statistics import looks
+from grpolab.report.statistics.looks import ALPHA, LOOKS, Decisions, decide, disagreement, interval, level_at, run_tests
 
 DIRECTIONS = ("supported", "opposite")
 
@@ -32,9 +23,7 @@ def sharing_a_baseline(studies: int, hypotheses: int, effect: float, rng: np.ran
     return noise[:, 1:] - noise[:, :1] + effect
 
 
-def simulate_levels(
-    spent: float, paths: int, generator: np.random.Generator, looks: tuple[int, ...] = LOOKS
-) -> list[float]:
+def simulate_levels(spent: float, paths: int, generator: np.random.Generator) -> list[float]:
     """Compute the levels of `level_at` anew: each look rejects its share of simulated paths without effect."""
     sums, squares, seen = np.zeros(paths), np.zeros(paths), 0
     alive, levels, before = np.ones(paths, bool), list[float](), 0.0
@@ -64,11 +53,11 @@ def test_the_levels_are_those_of_paths_without_effect(spent: float) -> None:
 @pytest.mark.parametrize("look", range(4))
 def test_a_repeated_p_is_the_level_that_its_p_just_passes(look: int) -> None:
     for spent in (0.5, 0.07, 0.05, 0.011, 0.004, 1e-5):
-        assert float(repeated_p(level_at(spent, look), look)) == pytest.approx(spent)
-        assert float(repeated_p(level_at(spent, look, 1), look, 1)) == spent
-    assert float(repeated_p(0.9, look)) == 1
-    assert np.isnan(repeated_p(np.nan, look))
-    assert float(repeated_p(0.0, look)) == pytest.approx(0, abs=1e-100)
+        assert float(looks.repeated_p(level_at(spent, look), look)) == pytest.approx(spent)
+        assert float(looks.repeated_p(level_at(spent, look, 1), look, 1)) == spent
+    assert float(looks.repeated_p(0.9, look)) == 1
+    assert np.isnan(looks.repeated_p(np.nan, look))
+    assert float(looks.repeated_p(0.0, look)) == pytest.approx(0, abs=1e-100)
 
 
 def test_one_hypothesis_with_one_look_is_three_t_tests_of_scipy() -> None:
@@ -85,36 +74,6 @@ def test_one_hypothesis_with_one_look_is_three_t_tests_of_scipy() -> None:
             assert verdict == (side if direction <= ALPHA else "negligible" if inside <= ALPHA else "inconclusive")
             seen.add(verdict)
     assert seen == {"supported", "opposite", "negligible", "inconclusive"}
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_study_is_decided_as_one_step_after_the_other_decides_it(seed: int) -> None:
-    """The recipe again, a hypothesis at a time, with scipy's tests."""
-    rng = np.random.default_rng(seed)
-    values_MS, margin = rng.normal(rng.choice([0, 0.8, -0.8, 1.5], (6, 1)), 1, (6, 20)), 1.0
-    left = dict(enumerate(values_MS))
-    verdicts, at = dict.fromkeys(left, "inconclusive"), dict.fromkeys(left, 3)
-    directions = margins = 0
-    for look, n in enumerate(LOOKS):
-        changed = True
-        while changed:
-            changed = False
-            for m, values in list(left.items()):
-                p = stats.ttest_1samp(values[:n], 0).pvalue
-                if p <= level_at(ALPHA / (6 - directions), look):
-                    verdicts[m], at[m] = ("supported" if values[:n].mean() > 0 else "opposite"), look
-                    directions, changed = directions + 1, True
-                    del left[m]
-            for m, values in list(left.items()):
-                sides = [stats.ttest_1samp(values[:n], bound).pvalue for bound in (-margin, margin)]
-                inside = abs(values[:n].mean()) < margin
-                if not changed and inside and max(sides) <= level_at(2 * ALPHA / (6 - margins), look):
-                    verdicts[m], at[m] = "negligible", look
-                    margins, changed = margins + 1, True
-                    del left[m]
-    found = decided(values_MS)
-    assert found.verdict.tolist() == list(verdicts.values())
-    assert found.look.tolist() == list(at.values())
 
 
 def test_false_directions_stay_rare_and_effects_are_found_as_published() -> None:

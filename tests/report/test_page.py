@@ -17,7 +17,7 @@ from grpolab.cli import main
 from grpolab.doctor import CAUSES
 from grpolab.doctor.section import assess
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
-from grpolab.report import brief, claims, notebook, page, questions, regimes, tables
+from grpolab.report import brief, claims, notebook, page, questions, sentences, tables
 from grpolab.report.export import export_reference
 from grpolab.report.figures import draw
 from grpolab.report.load import load
@@ -210,13 +210,13 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
     monkeypatch.setattr("grpolab.run.tracking.synchronise", lambda *_: None)  # another's tests
     results = write_study(tmp_path, figures=["F1"])
     write_collection(results, "both", ["clip_range"])
-    assert regimes.find_unmet(load(results, "clip_range")) == []
+    assert sentences.find_unmet(load(results, "clip_range")) == []
     text = page.write(results, "both").read_text()
     assert "precondition" not in text
     assert "whose outcome is committed" not in text
     weaken(results, "symmetric", "healthy", 0.05)
     weaken(results, "no_clip", "stressed", 0.1)
-    learns, collapses = regimes.find_unmet(load(results, "clip_range"))
+    learns, collapses = sentences.find_unmet(load(results, "clip_range"))
     gains = r"^1 NOT met: in addition/healthy .*`symmetric` gains \+0\.05\d .*asked: 0\.1 or more.* noise"
     assert re.search(gains, learns)
     lost = "in addition/stressed 0 of 3 runs of `no_clip` and 0 of 3 of `symmetric` are lost (asked: all, and"
@@ -229,7 +229,7 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
     assert "**2 preconditions not met**" in top
     assert f"- {learns}\n- {collapses}" in top
     shutil.rmtree(results.runs)  # what has not run has not failed
-    assert regimes.find_unmet(load(results, "clip_range")) == []
+    assert sentences.find_unmet(load(results, "clip_range")) == []
 
 
 def test_every_caption_says_what_was_registered_before_its_runs(tmp_path, monkeypatch):

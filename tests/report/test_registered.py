@@ -15,8 +15,7 @@ from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root
 from grpolab.report import registered as labels
-from grpolab.report.plans import read_plan
-from grpolab.report.reference import outcome_at
+from grpolab.report.plans import outcome_at, read_plan
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY, label
 from grpolab.sweep import registration
 from grpolab.sweep.compose import Composer

@@ -13,9 +13,9 @@ from report_results import change, write_study
 from grpolab.paths import Results
 from grpolab.report import brief, export, load, page, screen
 from grpolab.report import registered as labels
-from grpolab.report.brief import plain
+from grpolab.report.brief import strip_markdown
 from grpolab.report.claims import decide
-from grpolab.report.reference import outcome_at
+from grpolab.report.plans import outcome_at
 
 ROOT = Path(__file__).parents[2]
 
@@ -154,7 +154,7 @@ def test_a_committed_screen_is_what_this_program_computes(name):
     kept = json.loads((COMMITTED.reference / "screens" / f"{name}.json").read_text())
     assert kept["state"] == screen.committed_state(COMMITTED), "`grpolab export-reference` writes the screens too"
     studies = load.load(outcome_at(COMMITTED.reference), name)
-    text = plain(f"{studies[-1].plan['question']}\n\n{brief.screen(studies, decide(studies))}")
+    text = strip_markdown(f"{studies[-1].plan['question']}\n\n{brief.screen(studies, decide(studies))}")
     assert kept["text"] == text
 
 

@@ -21,20 +21,18 @@ from tiny import records, run_folder, tiny_settings
 from torch import Tensor
 
 from grpolab.grpo.batch import Rollout
-from grpolab.grpo.processes import ALONE, Processes, pack
+from grpolab.grpo.processes import Processes, pack
 from grpolab.grpo.step import Update
 from grpolab.paths import Results
 from grpolab.run import preflight
 from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.parallel import follow
 from grpolab.run.train import run
-from grpolab.run.warm_start import WarmStart
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.sweep.compose import compose
 from grpolab.sweep.ledger import set_failure_aside
 
 T = TypeVar("T")
-NO_WARM_START = WarmStart(Path(), "", "", None, steps=0, seconds=0.0)
 BOUND = 1e-6  # of float32 sums in another order, relative
 # Five prompts and five micro-batches, which two processes cannot have equal shares of.
 SHAPE: dict[str, Any] = {"prompts_per_step": 5, "num_minibatches": 2, "micro_batch_size": 2, "beta": 0.1}
@@ -101,7 +99,7 @@ def first_step(parts: RunParts) -> Seen:
 def by_threads(settings: Resolved, size: int) -> list[Seen]:
     table, seen = Table(threading.Barrier(size)), dict[int, Seen]()
     # One after the other: torch's generator is global.
-    parts = [assemble(settings, NO_WARM_START, Threads(rank, size, table=table)) for rank in range(size)]
+    parts = [assemble(settings, processes=Threads(rank, size, table=table)) for rank in range(size)]
 
     def work(rank: int) -> None:
         try:
@@ -132,7 +130,7 @@ AXES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("axis", AXES)
 def test_the_first_updates_are_those_of_one_process(axis: str, size: int) -> None:
     settings = tiny_settings(**AXES[axis])
-    one = first_step(assemble(settings, NO_WARM_START, ALONE))
+    one = first_step(assemble(settings))
     every = by_threads(settings, size)
     assert sum(bool(update.loss) for update in one.updates), "nothing to compare"
     for other in every:

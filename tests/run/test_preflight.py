@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny import run_folder, tiny_settings
+from tiny import pretrained, run_folder, tiny_settings
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.errors import RequestError
@@ -73,10 +73,6 @@ def test_compiling_without_a_compiler_is_said(results: Results, monkeypatch: pyt
     assert preflight.check(tiny_settings(compile=False), results) == []
     (problem,) = preflight.check(tiny_settings(compile=True), results)
     assert problem.startswith("compile=true needs a C++ compiler")
-
-
-def pretrained(path: Path | str) -> dict[str, Any]:
-    return {"name": "pretrained", "path": str(path), "revision": None}
 
 
 def test_a_model_that_nobody_knows_is_said(results: Results, tmp_path: Path) -> None:
@@ -241,18 +237,19 @@ def test_a_model_that_cannot_fit_is_refused_with_what_each_part_takes(
     """An update needs four copies of the weights, or five with a reference."""
     settings = tiny_settings(model=smol, max_completion_length=200, diagnostics={"kl_ref_every": 0})
     monkeypatch.setattr(memory, "memory_of", lambda device: 2 * 2**30)
-    (problem,) = memory.problems(settings)
+    (problem,) = memory.find_problems(settings)
     assert problem == (
         f"model.path={smol['path']} does not fit into the 2.0 GiB of device=cpu, even with micro_batch_size=1: it needs"
         " 2.3 GiB (weights 0.5, gradients 0.5, optimiser 1.0, activations 0.3)"
     )
-    assert memory.problems(settings.model_copy(update={"beta": 0.1}))[0].endswith("reference 0.5, activations 0.3)")
+    (five,) = memory.find_problems(settings.model_copy(update={"beta": 0.1}))
+    assert five.endswith("reference 0.5, activations 0.3)")
     assert problem in preflight.check(settings, results)
     small = settings.model_copy(update={"gradient_checkpointing": True, "max_completion_length": 4})
-    assert memory.problems(small) == [problem.replace("2.3 GiB", "2.0 GiB").replace("0.3)", "0.0)")]
+    assert memory.find_problems(small) == [problem.replace("2.3 GiB", "2.0 GiB").replace("0.3)", "0.0)")]
     monkeypatch.setattr(memory, "memory_of", lambda device: 3 * 2**30)
-    assert memory.problems(settings) == []
-    (twice,) = memory.problems(settings.model_copy(update={"data_parallel": 2}))
+    assert memory.find_problems(settings) == []
+    (twice,) = memory.find_problems(settings.model_copy(update={"data_parallel": 2}))
     assert "weights 1.0, gradients 1.0" in twice
 
 
@@ -260,7 +257,7 @@ def test_a_batch_that_cannot_fit_is_refused(results: Results, monkeypatch: pytes
     """A slip of the keyboard: of each token at least its id and two log-probs are kept."""
     monkeypatch.setattr(memory, "memory_of", lambda device: 2**30)
     fitting = tiny_settings(prompts_per_step=2, num_generations=2**20, max_completion_length=32)
-    assert memory.problems(fitting) == []
+    assert memory.find_problems(fitting) == []
     (problem,) = preflight.check(fitting.model_copy(update={"num_generations": 10**30}), results)
     assert problem.startswith(f"prompts_per_step=2 * num_generations={10**30} completions of max_completion_length=32")
 

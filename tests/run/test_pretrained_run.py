@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from tiny import records, run_folder, tiny_settings
+from tiny import pretrained, records, run_folder, tiny_settings
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.grpo.loading import character_tokenizer
@@ -31,9 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("warm_steps", [0, 2])
 def test_two_rollout_steps(dtype: str, warm_steps: int, folder: Path, results: Results) -> None:
-    model = {"name": "pretrained", "path": str(folder), "revision": None}
     shape = {"rollout_steps": 2, "micro_batch_size": 4, "warm_start": {"max_steps": warm_steps}}
-    settings = tiny_settings(model=model, dtype=dtype, **shape)
+    settings = tiny_settings(model=pretrained(folder), dtype=dtype, **shape)
     outcome = run(settings, results)
     assert outcome["outcome"] == "completed", outcome["error"]
     run_path = run_folder(settings, results)
@@ -55,8 +54,7 @@ def test_jsonl_prompts_with_a_chat_template(folder: Path, results: Results, tmp_
         (tmp_path / f"{name}.jsonl").write_text(lines)
     files = {f"{name}_file": str(tmp_path / f"{name}.jsonl") for name in ("train", "evaluation")}
     keys = {"prompt_key": "question", "answer_key": "answer", "template": "Q: {prompt}\nA:", "chat": True}
-    model = {"name": "pretrained", "path": str(folder), "revision": None}
-    settings = tiny_settings(task={"name": "jsonl", **files, **keys}, model=model, rollout_steps=2)
+    settings = tiny_settings(task={"name": "jsonl", **files, **keys}, model=pretrained(folder), rollout_steps=2)
     outcome = run(settings, results)
     assert outcome["outcome"] == "completed", outcome["error"]
     assert set(outcome["final"]) == set(SAMPLED_EVALUATION)

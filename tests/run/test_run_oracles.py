@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from tiny import records, run_folder, tiny_settings
 
 from grpolab.paths import Results
+from grpolab.report.inspect import show
 from grpolab.run.train import run
 
 RATIOS_AND_CLIPS = {
@@ -97,3 +99,20 @@ def test_arms_of_a_seed_sample_with_the_same_noise(results: Results) -> None:
     for name in ("reward/mean", "length/mean", "entropy/behaviour", "completions/unique"):
         assert len({rollout[name] for rollout in first}) == 1
     assert len({rollout["weights/step_norm"] for rollout in first}) == 3
+
+
+@pytest.mark.parametrize("level", ["sequence", "sequence_token"])
+def test_the_shown_ratios_are_those_of_the_journal(tmp_path: Path, level: str) -> None:
+    results = Results.open(tmp_path)
+    settings = tiny_settings(importance_sampling_level=level, epsilon=1e-3, epsilon_high=1e-3)
+    assert run(settings, results)["outcome"] == "completed"
+    folder = run_folder(settings, results)
+    shown = re.findall(r"sequence:([\d.]+)([v^]?)  of tokens", show(results, folder.name, 2, prompts=4))
+    ratios = [float(ratio) for ratio, _ in shown]
+    last = [update for update in records(folder, "update") if update["rollout_step"] == 2][-1]
+    assert len(ratios) == 16
+    assert min(ratios) == pytest.approx(last["ratio/sequence_min"], abs=1e-5)
+    assert max(ratios) == pytest.approx(last["ratio/sequence_max"], abs=1e-5)
+    marked = [float(ratio) for ratio, mark in shown if mark]
+    assert marked, "something is clipped"
+    assert all(abs(ratio - 1) > 1e-3 for ratio in marked)

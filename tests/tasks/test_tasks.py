@@ -165,20 +165,11 @@ def custom(name: str, **options: Any) -> dict[str, Any]:
     return {"name": "custom", "path": f"{__name__}:{name}", "options": options}
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        (custom("Doubling", largest=8, smallest=1), r"task.options=.*do not fit.*Doubling.*smallest"),
-        (custom("Incomplete"), r"lacks demonstration, examples, unique_answer"),
-        (custom("Absent"), r"task.path=.*Absent cannot be imported"),
-        ({"name": "custom", "path": "no.such.module:Task", "options": {}}, r"cannot be imported: No module named"),
-        ({"name": "custom", "path": "Task", "options": {}}, r"write it as package.module:name"),
-        ({"name": "custom", "path": "half_written:Task", "options": {}}, r"half_written:Task cannot be imported"),
-    ],
-)
-def test_own_task_that_cannot_be_used_is_refused(values, says: str, tmp_path, monkeypatch) -> None:
+def test_own_task_by_import_path(tmp_path, monkeypatch) -> None:
     assert task_of(custom("Doubling", largest=8)).examples("evaluation", 1) == [Example("2*0", "0")]
+    with pytest.raises(RequestError, match=r"lacks demonstration, examples, unique_answer"):
+        task_of(custom("Incomplete"))
     (tmp_path / "half_written.py").write_text("def score(:\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RequestError, match=says):
-        task_of(values)
+    with pytest.raises(RequestError, match=r"half_written:Task cannot be imported"):
+        task_of({"name": "custom", "path": "half_written:Task", "options": {}})

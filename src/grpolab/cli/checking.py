@@ -36,7 +36,7 @@ def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
         raise RequestError(errors)
     for finding in findings:
         say(finding.line, error=True)
-    for line in memory.lines(cell.settings for cell in cells):
+    for line in memory.describe(cell.settings for cell in cells):
         say(line, error=True)
 
 

@@ -19,8 +19,7 @@ from grpolab.doctor.evidence import (
 from grpolab.doctor.first_pass import ratio_is_off
 from grpolab.doctor.ratio_is_one import constant_reward
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import column
-from grpolab.report.scores import final_score
+from grpolab.report.journals import column, final_score
 from grpolab.report.text import begun, count, number, percent
 from grpolab.vocabulary import DIVERGED, counterfactual
 

@@ -19,8 +19,7 @@ from grpolab.meanings import METRICS
 from grpolab.quantities import Thresholds
 from grpolab.readers.logs import RunLog
 from grpolab.report import journals
-from grpolab.report.journals import both, column
-from grpolab.report.scores import final_score, has_collapsed
+from grpolab.report.journals import both, column, final_score, has_collapsed
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import DIVERGED, STOPPED
 

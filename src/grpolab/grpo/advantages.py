@@ -73,10 +73,7 @@ def equal_rewards(rewards_PG: Tensor) -> Tensor:
 
 
 def by_group(group_B: Tensor, function: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
-    """Apply a function to all groups of one size as a table (P, n), and put its values back at their rows; (B,).
-
-    Each column becomes one argument; rows of a group keep their order.
-    """
+    """Apply a function to all groups of one size as a table (P, n), and put its values back at their rows; (B,)."""
     _, index_B, sizes_P = group_B.unique(return_inverse=True, return_counts=True)
     order_B, size_B = index_B.argsort(stable=True), sizes_P[index_B]
     values_B = torch.empty_like(columns_B[0])

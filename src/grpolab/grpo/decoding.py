@@ -30,10 +30,8 @@ def sampling_noise(seed: int, purpose: str, step: int, prompts: int, samples: in
 
 
 def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
-    """Choose the token at which the cumulative probability passes the uniform number, shape (B,).
-
-    Summed in float64, so that close logits give equal tokens; a token of probability 0 is never chosen.
-    """
+    """Choose the token at which the cumulative probability passes the uniform number, shape (B,)."""
+    # In float64, so that close logits give equal tokens; a token of probability 0 is never taken.
     cumulative_BV = log_probs_BV.double().exp().cumsum(-1)
     threshold_B1 = uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:])
     token_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)

@@ -64,12 +64,12 @@ class Evaluator:
     @cached_property
     def _texts(self) -> list[tuple[Texts, PrefixTree | None]]:
         """The sorted items with their right answers, in batches, each with its trees; tokenised once."""
-        policy, found = self.policy, []
+        policy, made = self.policy, []
         for batch in self._batches([self.examples_I[item] for item in self._order_I]):
             prompts, answers = zip(*batch, strict=True)
             texts = text_tensors(policy.tokenizer, prompts, answers, self._chat, policy.device)
-            found.append((texts, texts.tree(policy.reach)))
-        return found
+            made.append((texts, texts.tree(policy.reach)))
+        return made
 
     @cached_property
     def _prompts(self) -> list[Prompts]:

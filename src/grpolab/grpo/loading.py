@@ -31,10 +31,7 @@ CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def make_policy(settings: Resolved, task: Task) -> Policy:
-    """Return the policy before any warm start; weights from scratch follow from `warm_start.seed`.
-
-    Raises RequestError where a pretrained model cannot be loaded, or cannot do what the settings ask of it.
-    """
+    """Return the policy before any warm start. Raises RequestError for a model that cannot do what is asked."""
     if isinstance(settings.model, PretrainedModel):
         model, tokenizer = _load_pretrained(settings.model)
     else:
@@ -151,9 +148,9 @@ def _recompute(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def has_bare_head(policy: Policy) -> bool:
     """Find `Policy.bare_head` by a forward pass: a soft cap, a scale or a projection after the head would show."""
     tokens_RW = torch.tensor([[1, 2, 3, 1, 0, 2]], device=policy.device)
-    plain, bare = (replace(policy, dtype=torch.float32, bare_head=bare) for bare in (False, True))
+    whole, bare = (replace(policy, dtype=torch.float32, bare_head=bare) for bare in (False, True))
     try:
-        return torch.equal(bare.logits(hidden_states(bare, tokens_RW)), hidden_states(plain, tokens_RW))
+        return torch.equal(bare.logits(hidden_states(bare, tokens_RW)), hidden_states(whole, tokens_RW))
     except (RuntimeError, TypeError, ValueError, AttributeError):
         return False
 
@@ -178,7 +175,7 @@ def find_reach(policy: Policy) -> float | None:
             pairs = [prefix_places(policy, each) for each in (batch, batch.with_trees(len(batch), math.inf))]
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
-    plain_BTV, packed_BTV = (places.log_probs_NV[place_BT] for places, place_BT in pairs)
-    if not torch.allclose(plain_BTV, packed_BTV, rtol=1e-3, atol=1e-3):
+    whole_BTV, packed_BTV = (places.log_probs_NV[place_BT] for places, place_BT in pairs)
+    if not torch.allclose(whole_BTV, packed_BTV, rtol=1e-3, atol=1e-3):
         return None
     return 2 * config.hidden_size + 1.5 * (getattr(config, "intermediate_size", None) or 4 * config.hidden_size)

@@ -186,10 +186,7 @@ class Places:
 def read(
     reading: Reading, place_BT: Tensor, tokens_BT: Tensor, wanted_BT: Tensor, *policies: Places
 ) -> tuple[Tensor, ...]:
-    """Apply `reading` to each token; return tensors (B, T), with gradient. The policies' places are the same ones.
-
-    Reading in chunks gives 0 for tokens that are not wanted.
-    """
+    """Apply `reading` to each token; return tensors (B, T), with gradient. The policies' places are the same ones."""
     if all(places.made_NV is not None for places in policies):
         values = reading(place_BT.flatten(), tokens_BT.flatten(), *(places.made_NV for places in policies))
         return tuple(value_N.view_as(place_BT) for value_N in values)
@@ -212,7 +209,7 @@ def read(
         hidden = [places.hidden_NH[used_N[start : start + size]] for places in policies if places.hidden_NH is not None]
         inputs = place_Y[begin:end] - start, tokens_Y[begin:end], *hidden
         chunks.append(recomputed(*inputs) if len(starts) > 1 else read_chunk(*inputs))
-    values = tuple(map(torch.cat, zip(*chunks, strict=True)))
+    values = tuple(map(torch.cat, zip(*chunks, strict=True)))  # tokens that are not wanted get 0
     return tuple(value.new_zeros(place_BT.numel()).index_copy(0, wanted_Y, value).view_as(place_BT) for value in values)
 
 
@@ -295,13 +292,11 @@ def _compiled_tree_forward() -> Callable[..., Tensor]:
 
 
 def hidden_states(policy: Policy, tokens_RW: Tensor, keep: int = 0, **inputs: Any) -> Tensor:
-    """Return the last hidden states of the last `keep` tokens of each row (0: of all), (R, keep, H).
-
-    A model whose logits are more than its head's product gives its logits instead; `Policy.logits` takes both.
-    """
+    """Return the last hidden states of the last `keep` tokens of each row (0: of all), (R, keep, H)."""
     with policy.precision():
         if policy.bare_head:
             return policy.model.base_model(tokens_RW, **inputs).last_hidden_state[:, -keep:]
+        # Logits instead, where these are more than the head's product; `Policy.logits` takes both.
         return policy.model(tokens_RW, logits_to_keep=keep, **inputs).logits
 
 

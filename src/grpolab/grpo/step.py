@@ -179,10 +179,16 @@ class Learner:
         return torch.from_numpy(draws).to(minibatch.mask_BT.device)
 
     def _totals(self, minibatch: TrainingBatch, rollout_tokens: int) -> Totals:
-        settings, lengths_B = self.settings, minibatch.mask_BT.sum(1)
+        lengths_B = minibatch.mask_BT.sum(1)
         nonempty, tokens = torch.stack([lengths_B.count_nonzero(), lengths_B.sum()]).tolist()
-        rollout_tokens_each, pieces = rollout_tokens / settings.num_minibatches, len(minibatch) // settings.forward_size
-        return Totals(len(minibatch), nonempty, tokens, rollout_tokens_each, settings.max_completion_length, pieces)
+        return Totals(
+            sequences=len(minibatch),
+            nonempty_sequences=nonempty,
+            tokens=tokens,
+            rollout_tokens=rollout_tokens / self.settings.num_minibatches,
+            max_completion_length=self.settings.max_completion_length,
+            micro_batches=len(minibatch) // self.settings.forward_size,
+        )
 
     def metrics(self, update: Update) -> dict[str, float]:
         """Return every metric of kind `update` that follows from an optimiser step, and the frameworks' metrics."""
@@ -229,9 +235,14 @@ def exact_kl_at(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor, referen
 
 def make_optimizer(policy: Policy, settings: Resolved) -> AdamW:
     """Return AdamW over all parameters."""
-    betas, decay = (settings.adam_beta1, settings.adam_beta2), settings.weight_decay
-    parameters = list(policy.weights().values())
-    return AdamW(parameters, settings.learning_rate, betas, settings.adam_epsilon, weight_decay=decay, fused=True)
+    return AdamW(
+        list(policy.weights().values()),
+        lr=settings.learning_rate,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        eps=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
 
 
 def learning_rate(settings: Resolved, optimizer_step: int) -> float:
@@ -251,10 +262,18 @@ def loss_inputs(
 ) -> LossInputs:
     """Return what the loss reads: a batch with known old log-probs, and the policy's log-probs and entropies of it."""
     assert batch.old_log_probs_BT is not None
-    advantages_B1, rewards_B1 = batch.advantages_B[:, None], batch.rewards_B[:, None]
-    others = batch.reference_log_probs_BT, batch.sampler_log_probs_BT
-    required = log_probs_BT, batch.old_log_probs_BT, advantages_B1, batch.mask_BT, totals
-    return LossInputs(*required, *others, entropy_BT, rewards_B1, noise_BT)
+    return LossInputs(
+        log_probs_BT=log_probs_BT,
+        old_log_probs_BT=batch.old_log_probs_BT,
+        advantages=batch.advantages_B[:, None],
+        mask_BT=batch.mask_BT,
+        totals=totals,
+        reference_log_probs_BT=batch.reference_log_probs_BT,
+        sampler_log_probs_BT=batch.sampler_log_probs_BT,
+        entropy_BT=entropy_BT,
+        rewards_B1=batch.rewards_B[:, None],
+        noise_BT=noise_BT,
+    )
 
 
 def finish_update(
@@ -264,8 +283,16 @@ def finish_update(
     masks = ([getattr(loss.surrogate, name) for loss in losses] for name in SurrogateParts.__annotations__)
     log_ratio_BT = torch.where(inputs.mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0)
     surrogate = SurrogateParts(*map(concatenate, masks))
-    whole_loss = losses[0] if len(losses) == 1 else None
-    return Update(inputs, log_ratio_BT, surrogate, loss, grad_norm, batch, objective, whole_loss)
+    return Update(
+        inputs=inputs,
+        log_ratio_BT=log_ratio_BT,
+        surrogate=surrogate,
+        loss=loss,
+        grad_norm=grad_norm,
+        batch=batch,
+        objective=objective,
+        whole_loss=losses[0] if len(losses) == 1 else None,
+    )
 
 
 def flat_weights(policy: Policy) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from grpolab.lint import rules
@@ -40,14 +40,7 @@ SCALES = {
     "token_sum_length": "the tokens of a minibatch over max_completion_length",
 }
 Pair = tuple[str, str, str]  # two arms, and the facet in which they are one function
-
-
-@dataclass(frozen=True)
-class Facet:
-    """The arms of a study at the same levels of its other factors."""
-
-    levels: dict[str, str]  # of the other factors
-    arms: dict[str, RunSettings]
+Facet = tuple[dict[str, str], dict[str, RunSettings]]  # levels of the other factors, and the arms at these levels
 
 
 def check_plans(plans: Sequence[Plan]) -> list[LintFinding]:
@@ -78,8 +71,8 @@ def check_study(plan: Plan) -> list[LintFinding]:
     study, by_levels = plan.study, dict[str, Facet]()
     for variant in plan.variants:
         levels = {factor: level for factor, level in variant.levels.items() if factor != study.compare}
-        facet = by_levels.setdefault(str(levels), Facet(levels, {}))
-        facet.arms.setdefault(variant.levels[study.compare], variant.settings)
+        _, arms = by_levels.setdefault(str(levels), (levels, {}))
+        arms.setdefault(variant.levels[study.compare], variant.settings)
     facets = list(by_levels.values())
     exact, of_equal_lengths = (_find_equal_arms(study, facets, table) for table in (EXACT, AT_EQUAL_LENGTHS))
     approximate = {pair: reasons for pair, reasons in of_equal_lengths.items() if pair not in exact}
@@ -96,7 +89,7 @@ def check_study(plan: Plan) -> list[LintFinding]:
     if study.hypotheses and len(plan.seeds) < study.looks[0]:
         pairs.append(("no-look-yet", f"seeds={len(plan.seeds)} decide nothing: the first look is at {study.looks[0]}"))
     claims = ", ".join(claim.id for claim in study.hypotheses if claim.metric in GAINS)
-    least = min(1 + run.planned_steps // run.evaluation.every for facet in facets for run in facet.arms.values())
+    least = min(1 + run.planned_steps // run.evaluation.every for _, arms in facets for run in arms.values())
     if claims and least < LEAST_EVALUATIONS:
         sentence = f"runs have {least} evaluations, the first included, for {claims}: have 10 or more"
         pairs.append(("too-few-evaluations", sentence))
@@ -108,13 +101,13 @@ def _find_equal_arms(study: Study, facets: Sequence[Facet], table: Sequence[Equa
     claimed = [claim.arms for claim in study.hypotheses if claim.direction == "equal"]
     declared = [set(pair) for pair in [*study.placebo, *claimed]]
     pairs = {}
-    for facet in facets:
-        label = ", ".join(f"{factor}={level}" for factor, level in facet.levels.items())
+    for levels, arms in facets:
+        label = ", ".join(f"{factor}={level}" for factor, level in levels.items())
         seen: dict[str, str] = {}
-        for arm, settings in facet.arms.items():
+        for arm, settings in arms.items():
             first = seen.setdefault(str(rewrite(settings, table)), arm)
             if first != arm and {first, arm} not in declared:
-                reasons = explain_equality(facet.arms[first], settings, table)
+                reasons = explain_equality(arms[first], settings, table)
                 pairs[first, arm, label] = "; ".join(reasons or ["their settings are equal"])
     return pairs
 
@@ -131,7 +124,7 @@ def _say_pairs(pairs: dict[Pair, str], n_facets: int) -> Iterator[str]:
 def _find_claims_about_equals(study: Study, facets: Sequence[Facet]) -> Iterator[str]:
     """Find hypotheses about two arms that are the same function in every facet that they cover."""
     for claim in study.hypotheses:
-        covered = [facet.arms for facet in facets if claim.where.items() <= facet.levels.items()]
+        covered = [arms for levels, arms in facets if claim.where.items() <= levels.items()]
         for of, minus in pairwise(claim.arms) if claim.direction != "equal" else ():
             reasons = [explain_equality(arms[of], arms[minus]) for arms in covered if set(claim.arms) <= arms.keys()]
             if reasons and None not in reasons:
@@ -143,9 +136,9 @@ def _find_claims_about_equals(study: Study, facets: Sequence[Facet]) -> Iterator
 
 def _find_shared_ranges(facets: Sequence[Facet]) -> Iterator[str]:
     """Find the first facet that compares token and sequence ratios at the same clip ranges only."""
-    for facet in facets:
+    for _, arms in facets:
         ranges = defaultdict[bool, set[tuple[float, float]]](set)  # of sequence ratios, of token ratios
-        for run in filter(rules.clips_ratios, facet.arms.values()):
+        for run in filter(rules.clips_ratios, arms.values()):
             ranges[run.importance_sampling_level in rules.ONE_A_SEQUENCE].add((run.epsilon, run.epsilon_above))
         if ranges and ranges[True] == ranges[False]:
             shown = ", ".join(f"{low:g}/{high:g}" for low, high in sorted(ranges[True]))
@@ -159,12 +152,12 @@ def _find_shared_rates(study: Study, facets: Sequence[Facet]) -> Iterator[str]:
     Exempt are arms that a hypothesis about step size names, and those whose learning rate the study tunes.
     """
     exempt = {arm for claim in study.hypotheses if claim.metric in STEP_SIZES for arm in claim.arms}
-    exempt |= {arm for arm in facets[0].arms if study.tuning and "learning_rate" in study.tuning.space_of(arm)}
-    for facet in facets:
+    for _, arms in facets:
+        exempt |= {arm for arm in arms if study.tuning and "learning_rate" in study.tuning.space_of(arm)}
         scales_at = defaultdict[tuple[float, float], set[str]](set)
-        for run in facet.arms.values():
+        for run in arms.values():
             scales_at[run.learning_rate, run.max_grad_norm].add(SCALES.get(run.aggregation, ""))
-        for arm, run in facet.arms.items():
+        for arm, run in arms.items():
             rate, norm, scale = run.learning_rate, run.max_grad_norm, SCALES.get(run.aggregation)
             if scale and arm not in exempt and norm < float("inf") and len(scales_at[rate, norm]) > 1:
                 exempt.add(arm)  # one sentence an arm
@@ -176,8 +169,8 @@ def _find_shared_rates(study: Study, facets: Sequence[Facet]) -> Iterator[str]:
 
 def _find_unequal_data(facets: Sequence[Facet]) -> Iterator[str]:
     """Find the first facet whose arms with more updates per batch sample fewer completions."""
-    for facet in facets:
-        budgets = sorted((run.updates_per_batch, run.planned_steps * run.batch_size) for run in facet.arms.values())
+    for _, arms in facets:
+        budgets = sorted((run.updates_per_batch, run.planned_steps * run.batch_size) for run in arms.values())
         for (few, completions), (many, fewer) in pairwise(budgets):
             if few < many and completions > fewer:
                 yield (

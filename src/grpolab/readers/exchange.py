@@ -65,7 +65,7 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     given = given if isinstance(given, Given) else Given(dict(given))
     options = reader.resolve_options(given)
     try:
-        objective: Objective = reader.objective(reader.select_loss(options))
+        objective: Objective = reader.objective(options)
     except (ValueError, TypeError, AttributeError) as error:
         raise RequestError(f"{name}: {error}") from error
     axes: Point = {axis: getattr(objective, axis) for axis in Objective.model_fields}
@@ -80,8 +80,8 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     loss = {key: value for key, value in axes.items() if value != base.get(key)}
     values = {**loss, **reader.convert_run(options)}
     overrides = [preset, *(f"{key}={_override(value)}" for key, value in values.items())]
-    left_out = [*given.notes, *reader.explain_unread(given), *reader.explain_left_out(options)]
-    return Converted(options, overrides, compose(overrides), left_out, list(reader.explain_defaults(given)))
+    left_out = [*given.notes, *reader.explain_unread(given, options), *reader.explain_left_out(options)]
+    return Converted(options, overrides, compose(overrides), left_out, list(reader.explain_defaults(given, options)))
 
 
 def _override(value: Any) -> str:

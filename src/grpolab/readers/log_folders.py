@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from grpolab.bounded import read_mapping
 from grpolab.errors import RequestError, printable
@@ -112,10 +113,7 @@ def group_runs(
     arms, how = _choose_arms(runs, folders_of_arms)
     seeds = [_seed_of(run) for run in runs]
     notes = [f"arms: {how}"]
-    of_arm: dict[str, set[int | None]] = {}
-    for arm, seed in zip(arms, seeds, strict=True):
-        of_arm.setdefault(arm, set()).add(seed)
-    first, *others = of_arm.values()
+    first, *others = pd.Series(seeds, dtype=object).groupby(arms, sort=False).agg(set)
     known = [seed for seed in seeds if seed is not None]
     twice = [pair for pair, n in Counter(zip(arms, seeds, strict=True)).items() if n > 1]
     is_paired = False
@@ -130,11 +128,7 @@ def group_runs(
         notes += ["paired by seed"] if others else []
     if len(known) == len(runs) and not twice:
         return arms, known, is_paired, notes
-    numbers, number_of = [], Counter[str]()
-    for arm in arms:
-        numbers.append(number_of[arm])
-        number_of[arm] += 1
-    return arms, numbers, is_paired, notes
+    return arms, pd.Series(arms).groupby(arms).cumcount().tolist(), is_paired, notes
 
 
 def _choose_arms(runs: Sequence[FoundLog], folders_of_arms: Mapping[str, Sequence[str]]) -> tuple[list[str], str]:

@@ -17,9 +17,8 @@ import csv
 import json
 import math
 import re
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -28,7 +27,6 @@ from typing import Any, TextIO
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from grpolab.errors import RequestError, printable
 from grpolab.framework_names import FRESH_BATCH, LOG_NAMES, LOG_ONLY, TRL_NAMES, VERL_NAMES
@@ -36,7 +34,6 @@ from grpolab.identity import dotted
 from grpolab.meanings import METRICS
 
 LoggedRow = Mapping[str, Any]
-Columns = Mapping[str, NDArray[np.float64]]
 
 # Framework -> its name -> ours. `grpolab`: our own metrics in MLflow, where the run folder is elsewhere.
 NAMES = LOG_NAMES | {
@@ -140,12 +137,10 @@ def _known(name: str) -> str | None:
 
 
 class _Collector:
-    """Rows of a log as columns of numbers, under the names that are written there."""
+    """The known numbers of a log's rows, under the names that are written there."""
 
     def __init__(self) -> None:
-        self.rows = 0
-        self.columns: dict[str, array[float]] = {}
-        self.not_finite: list[tuple[int, str]] = []  # row and name
+        self.rows: list[dict[str, float]] = []
         self.config: dict[str, Any] = {}
         self.damaged = 0  # rows that could not be read
 
@@ -156,24 +151,19 @@ class _Collector:
             for name, written in row.items():
                 if (known := _known(name)) and (value := _number(written)) is not None:
                     numbers[known] = value
-            if TELLING.isdisjoint(numbers) or "train_runtime" in row:  # the summary at the end of TRL's log
-                continue
-            for name, value in numbers.items():
-                column = self.columns.setdefault(name, array("d"))
-                column.extend([math.nan] * (self.rows - len(column)))
-                if not math.isfinite(value):
-                    self.not_finite.append((self.rows, name))
-                    value = math.nan
-                column.append(value)
-            self.rows += 1
+            if not TELLING.isdisjoint(numbers) and "train_runtime" not in row:  # the summary at the end of TRL's log
+                self.rows.append(numbers)
 
     def as_log(self, framework: str | None, run: str) -> RunLog:
         """Return the rows under our names. Raises RequestError where none of the framework's names is known."""
-        columns = {name: np.full(self.rows, np.nan) for name in self.columns}
-        for name, values in self.columns.items():
-            columns[name][: len(values)] = values
-        telling = {of: self._telling_rows(columns, names) for of, names in TRACKED.items()}
-        best = max(telling, key=lambda of: (telling[of].sum(), len(columns.keys() & NAMES[of])))
+        written = pd.DataFrame(self.rows, dtype=np.float64)
+        odd = [(at, name) for at, row in enumerate(self.rows) for name in row if not math.isfinite(row[name])]
+        columns = written.where(np.isfinite(written))
+        telling = {
+            of: np.array([not TELLING.isdisjoint(names.keys() & row) for row in self.rows], dtype=bool)
+            for of, names in TRACKED.items()
+        }
+        best = max(telling, key=lambda of: (telling[of].sum(), len(NAMES[of].keys() & columns)))
         if framework is None and telling[best].any():
             framework = best
         if not framework or not telling[framework].any():
@@ -182,24 +172,21 @@ class _Collector:
             other = f"; its names are {best}'s" if telling[best].any() else ""
             raise RequestError(f"FILE={run} holds no metric {by} ({expected}, ...){other}")
         rows, names = telling[framework], TRACKED[framework]
-        theirs: dict[str, list[str]] = defaultdict(list)
-        for name, ours in names.items():
-            if name in columns:
-                theirs[ours].append(name)
-        positions = _positions(framework, columns, self.rows)
+        positions = _positions(framework, columns)
         not_finite: dict[str, list[int]] = defaultdict(list)
-        for row, name in self.not_finite:
+        for at, name in odd:
             if name in names:
-                not_finite[names[name]].append(int(positions["rollout_step"][row]))
+                not_finite[names[name]].append(int(positions["rollout_step"].iloc[at]))
         tables = {}
         for kind in ("update", "rollout"):  # a row without any metric of the kind is left out
             metrics = {
-                ours: _first(columns, among)
-                for ours, among in theirs.items()
-                if ("rollout" if ours in LOG_ONLY else METRICS[ours].kind) == kind
+                ours: _first(columns, [name for name in names if names[name] == ours])
+                for name, ours in names.items()
+                if name in columns and kind == ("rollout" if ours in LOG_ONLY else METRICS[ours].kind)
             }
-            kept = rows & np.any([~np.isnan(column) for column in metrics.values()] or [np.zeros_like(rows)], axis=0)
-            tables[f"{kind}s"] = pd.DataFrame({name: whole[kept] for name, whole in (positions | metrics).items()})
+            table = pd.DataFrame(metrics, index=columns.index)
+            kept = rows & table.notna().any(axis=1)
+            tables[f"{kind}s"] = pd.concat([positions, table], axis=1)[kept].reset_index(drop=True)
         return RunLog(
             run=printable(run),
             framework=framework,
@@ -211,20 +198,12 @@ class _Collector:
             problems=tuple(self._problems(columns, int((~rows).sum()))),
         )
 
-    def _telling_rows(self, columns: Columns, names: Collection[str]) -> NDArray[np.bool_]:
-        """Mark the rows that say something of training under these names."""
-        telling = np.zeros(self.rows, dtype=bool)
-        for name in TELLING.intersection(columns, names):
-            telling |= ~np.isnan(columns[name])
-        telling[[row for row, name in self.not_finite if name in names]] = True
-        return telling
-
-    def _problems(self, columns: Columns, foreign: int) -> Iterator[str]:
+    def _problems(self, columns: pd.DataFrame, foreign: int) -> Iterator[str]:
         if self.damaged:
             yield f"lines that are half written or cut off: {self.damaged}"
         if foreign:
             yield f"rows under the names of another framework: {foreign}"
-        if backwards := int((np.diff(_first(columns, STEPS)) < 0).sum()):
+        if backwards := int((_first(columns, STEPS).diff() < 0).sum()):
             yield (
                 f"whether rows were written twice: the step number falls {backwards} times, as after a resume or where"
                 " runs share a file; all rows are read"
@@ -246,26 +225,20 @@ def _number(written: Any) -> float | None:
         return _number(whole) if slash else None
 
 
-def _first(columns: Columns, names: Iterable[str]) -> NDArray[np.float64]:
-    """Return for each row the first number under one of the names; empty where no column has any of them."""
-    known = [columns[name] for name in names if name in columns]
-    first = known[0] if known else np.empty(0)
-    for other in known[1:]:
-        first = np.where(np.isnan(first), other, first)
-    return first
+def _first(columns: pd.DataFrame, names: Iterable[str]) -> pd.Series:
+    """Return for each row the first number under one of the names."""
+    return columns.reindex(columns=list(names)).bfill(axis=1).iloc[:, 0]
 
 
-def _positions(framework: str, columns: Columns, rows: int) -> dict[str, NDArray[Any]]:
+def _positions(framework: str, columns: pd.DataFrame) -> pd.DataFrame:
     """Return `rollout_step`; `iteration` and `minibatch` too where a row is one step and fresh batches are marked."""
-    step, mark = _first(columns, STEPS), columns.get(FRESH_BATCH.get(framework, ""))
-    is_each = len(step) > 0 and bool((np.diff(step) == 1).all())
-    if mark is None or not is_each or np.isnan(mark[0]):
-        written = np.maximum.accumulate(np.where(np.isnan(step), -1, np.arange(len(step))))  # the last row with a step
-        places = np.where(written < 0, 0.0, step[written]) if len(step) else np.arange(rows)
-        return {"rollout_step": places.clip(-(2**53), 2**53).astype(int)}
-    begins = ~np.isnan(mark)
+    step, fresh = _first(columns, STEPS), columns.get(FRESH_BATCH.get(framework, ""))
+    if fresh is None or not (step.diff()[1:] == 1).all() or step.isna().all() or math.isnan(fresh.iloc[0]):
+        places = step.ffill().fillna(0) if columns.columns.intersection(STEPS).size else columns.index.to_series()
+        return pd.DataFrame({"rollout_step": places.clip(-(2**53), 2**53).astype(int)})
+    begins = fresh.notna()
     batch = begins.cumsum() - 1
-    return {"rollout_step": batch, "iteration": np.arange(rows) - np.flatnonzero(begins)[batch], "minibatch": batch * 0}
+    return pd.DataFrame({"rollout_step": batch, "iteration": begins.groupby(batch).cumcount(), "minibatch": 0})
 
 
 def _settings(framework: str, config: LoggedRow) -> dict[str, Any]:

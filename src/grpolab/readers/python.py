@@ -1,8 +1,8 @@
 """Read the values in a Python file or notebook from its text. Nothing is run or imported.
 
-A name holds what the whole file assigns to it, in whatever function, where all of that is the same: a constant,
-arithmetic on constants, a dict, the default of a command-line option, of a dataclass field or of a parameter. Anything
-else is unknown, and so is what the file changes in a dict or an object.
+A name holds what its function, or the file, assigns to it, where all of that is the same: a constant, arithmetic on
+constants, a dict, the default of a command-line option, of a dataclass field or of a parameter. Anything else is
+unknown, and so is what the file changes in a dict or an object.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import operator
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 MOST_STEPS = 20_000  # of the evaluation of one file
@@ -34,14 +33,8 @@ class Open(Exception):
     """The file alone does not say a value."""
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """An item of a dict or an object whose value the file does not say: its source."""
-
-    source: str
-
-    def __str__(self) -> str:
-        return self.source
+class Unknown(str):
+    """The source of an item of a dict or an object whose value the file does not say."""
 
 
 def parse_python(text: str) -> ast.Module | None:
@@ -70,55 +63,69 @@ def last_name(node: ast.AST | None) -> str:
 
 
 class Source:
-    """The assignments, calls, classes and functions of a file, by plain name, and what its expressions are."""
+    """The assignments, calls, classes and functions of a file, and what its expressions are."""
 
     def __init__(self, tree: ast.Module) -> None:
+        # A name is that of its function (`train:args`), or of the file (`:args`).
         self.names: dict[str, list[ast.expr | None]] = defaultdict(list)  # all that is assigned to each
         self.changes: dict[str, dict[str | None, str]] = defaultdict(dict)  # name -> key of it (None: any) -> source
+        self.functions: dict[ast.Name, str] = {}  # of which each name is
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)  # by the last part of what is called
         self.returns: dict[str, list[ast.expr | None]] = defaultdict(list)  # of each function
         self.classes: dict[str, ast.ClassDef] = {}
         self.steps, self.active = 0, list[str]()  # names that are being looked up
         self.is_default = False  # whether the value in hand rests on a default that a user may override
         nodes = [*ast.walk(tree)]
-        read = {id(field) for node in nodes if isinstance(node, ast.ClassDef) for field in node.body}
-        read = {id(target) for node in nodes if id(node) in read for target in ast.iter_child_nodes(node)}
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        shared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+        for function in functions:  # one within another comes later
+            inside = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+            own = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+            own |= {node.id for node in inside if isinstance(node.ctx, ast.Store)} - shared
+            self.functions |= {node: function.name for node in inside if node.id in own}
+            self.returns[function.name] += [each.value for each in ast.walk(function) if isinstance(each, ast.Return)]
+        fields = [field for node in nodes if isinstance(node, ast.ClassDef) for field in node.body]
+        assigned = {target for field in fields for target in ast.iter_child_nodes(field)}  # these are no names
         for node in nodes:
             match node:
                 case (
-                    ast.Assign(targets=[ast.Name(id=name) as target], value=value)
-                    | ast.AnnAssign(target=ast.Name(id=name) as target, value=ast.expr() as value)
-                ) if id(target) not in read:
-                    self.names[name].append(value)
-                    read.add(id(target))
-                case ast.Assign(targets=[target], value=value) | ast.AugAssign(target=target, value=value):
+                    ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value)
+                ):
+                    pairs = [(target, value)]
+                    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                        pairs = [*zip(target.elts, value.elts, strict=False)]
+                    for part, each in pairs:
+                        if isinstance(part, ast.Name) and part not in assigned:
+                            self.names[self.qualify(part)].append(each)
+                            assigned.add(part)
+                        self._change(part, ast.unparse(each))
+                case ast.AugAssign(target=target, value=value):
                     self._change(target, ast.unparse(value))
-                case ast.Name(id=name, ctx=ast.Store()) if id(node) not in read:
-                    self.names[name].append(None)
+                case ast.Name(ctx=ast.Store()) if node not in assigned:
+                    self.names[self.qualify(node)].append(None)
                 case ast.Import() | ast.ImportFrom():
                     for alias in node.names:
-                        self.names[alias.asname or alias.name].append(None)
+                        self.names[f":{alias.asname or alias.name}"].append(None)
                 case ast.Call(func=called):
                     self.calls[last_name(called)].append(node)
                     if isinstance(called, ast.Attribute) and called.attr in CHANGES:
-                        self.changes[last_name(called.value)][None] = ast.unparse(node)
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    self.returns[name] += [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+                        self._change(ast.Subscript(called.value, called), ast.unparse(node))
                 case ast.ClassDef(name=name):
                     self.classes.setdefault(name, node)
-        for node in nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._pass_arguments(node)
+        for function in functions:
+            self._pass_arguments(function)
+
+    def qualify(self, node: ast.Name) -> str:
+        return f"{self.functions.get(node, '')}:{node.id}"
 
     def _change(self, target: ast.expr, source: str) -> None:
         """Note that an item or attribute of what a name holds is set."""
         match target:
-            case ast.Attribute(value=ast.Name(id=name), attr=key):
-                self.changes[name][key] = source
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(key))):
-                self.changes[name][key] = source
-            case ast.Subscript(value=ast.Name(id=name)):
-                self.changes[name][None] = source
+            case ast.Attribute(value=ast.Name() as name, attr=key):
+                self.changes[self.qualify(name)][key] = source
+            case ast.Subscript(value=ast.Name() as name, slice=place):
+                item = str(place.value) if isinstance(place, ast.Constant) else None
+                self.changes[self.qualify(name)][item] = source
             case ast.Attribute(value=owner) | ast.Subscript(value=owner):
                 self._change(owner, source)
 
@@ -131,14 +138,12 @@ class Source:
         parameters = [*zip([*places, *arguments.kwonlyargs], defaults, strict=True)][is_method:]
         calls = self.calls[function.name]
         for at, (parameter, default) in enumerate(parameters):
-            owner = last_name(parameter.annotation)
+            owner, values = last_name(parameter.annotation), self.names[f"{function.name}:{parameter.arg}"]
             default = ast.Call(ast.Name(owner), [], []) if default is None and owner in self.classes else default
             for call in calls:
                 passed = [each.value for each in call.keywords if each.arg in (parameter.arg, None)]
-                value = next(iter(passed or call.args[at : at + 1]), default)
-                if last_name(value) != parameter.arg:  # else it is what the name holds already
-                    self.names[parameter.arg].append(value)
-            self.names[parameter.arg] += [] if calls else [default]
+                values.append(next(iter(passed or call.args[at : at + 1]), default))
+            values += [] if calls else [default]
 
     # Values.
 
@@ -174,7 +179,7 @@ class Source:
         match node:
             case ast.Constant(value=bool() | int() | float() | str() | None as value):
                 return value
-            case ast.Name(id=name) if name not in self.active:
+            case ast.Name() if (name := self.qualify(node)) not in self.active:
                 self.active.append(name)
                 try:
                     value = self.evaluate_all(self.names[name])
@@ -226,6 +231,8 @@ class Source:
         if name in ("os.environ.get", "os.getenv"):
             self.is_default = True
             return self.evaluate(node.args[1])
+        if name in ("vars", "asdict"):
+            return self.evaluate(node.args[0])
         if name == "dict" and not node.args:
             return self.read_keywords(node.keywords)
         if last_name(node.func) == "parse_args":
@@ -236,7 +243,9 @@ class Source:
         self.is_default |= not node.args and not node.keywords
         fields = self.read_fields(self.classes[name])
         by_place = dict(zip(fields, map(self.evaluate_item, node.args), strict=False))
-        return fields | by_place | self.read_keywords(node.keywords)
+        by_name = self.read_keywords(node.keywords)
+        others = [key for key in by_name if key.startswith("**")]  # any field may be in these
+        return {name: Unknown(others[0]) if others else item for name, item in fields.items()} | by_place | by_name
 
     def read_keywords(self, keywords: Collection[ast.keyword]) -> dict[str, Any]:
         """Return a call's keywords, with those that `**` brings."""
@@ -271,7 +280,7 @@ class Source:
             given = self.read_keywords(call.keywords)
             long = next((name for name in names if name.startswith("--")), "".join(names[:1]))
             item = given.get("default", {"store_true": False, "store_false": True}.get(str(given.get("action"))))
-            if isinstance(item, str) and str(given.get("type")) in NUMBERS:
+            if type(item) is str and str(given.get("type")) in NUMBERS:
                 item = NUMBERS[str(given["type"])](item)
             if given.get("required") or not long.startswith("-"):
                 item = Unknown(f"{long}, which must be given")
@@ -289,14 +298,7 @@ class Source:
             overridable += items if self.is_default else []
             made |= items
         names = {name for name, values in self.names.items() if call in values}
-        aliases = {name for name, values in self.names.items() if names & {last_name(value) for value in values}}
-        for name in names | aliases:  # what is set where it is called otherwise, too
-            made = self.apply_changes(made, name)
+        for name, values in [*self.names.items()]:  # also what is set where it is called otherwise
+            if name in names or any(isinstance(each, ast.Name) and self.qualify(each) in names for each in values):
+                made = self.apply_changes(made, name)
         return made, overridable
-
-
-def unwrap(item: Any) -> Any:
-    """Return a value in which what is unknown is its source."""
-    if isinstance(item, dict):
-        return {key: unwrap(each) for key, each in item.items()}
-    return item.source if isinstance(item, Unknown) else item

@@ -188,9 +188,6 @@ class _Reader:
     def decide(self, operands: list[str]) -> bool | None:
         """Decide `[ .. ]`; a variable that nothing sets is empty in it."""
         match [self.get_known(operand) for operand in operands]:
-            case ["!", *_]:
-                outcome = self.decide(operands[1:])
-                return None if outcome is None else not outcome
             case ["-z" | "-n" as sign, str(text)]:
                 return (text == "") is (sign == "-z")
             case [str(left), "=" | "==" | "!=" as sign, str(right)]:
@@ -280,11 +277,9 @@ class _Reader:
     def calculate(self, expression: str) -> int | None:
         """Return what `$((..))` is; None where it is open or has a sign that is not read."""
         text = self.get_known(self.expand(expression, is_split=False)) or ""
-        for _ in range(3):  # a variable may hold an expression
-            if len(text) < 1000:
-                text = re.sub(
-                    r"[A-Za-z_]\w*", lambda name: f"({self.get_known(self.expand_parameter('$' + name[0]))})", text
-                )
+        names = set(re.findall(r"[A-Za-z_]\w*", text))
+        values = {name: f"({self.get_known(self.expand_parameter('$' + name))})" for name in names}
+        text = re.sub(r"[A-Za-z_]\w*", lambda name: values[name[0]], text)
         if "-" in text and re.search("[/%]", text):  # which bash rounds to 0
             return None
         return None if (number := calculate(text.strip().replace("/", "//"))) is None else int(number)

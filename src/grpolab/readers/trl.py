@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import functools
 import importlib.util
@@ -34,15 +33,13 @@ LOUD = re.compile(
     r"|grad_norm|sampl|generations|rollout|mask|filter|steps_per|batch_size|reward_(weight|scal|clip)|scale_|ref_model"
 )
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
+REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 LEAST_GROUP = 2
 SCALES = {True: "group", False: "none"}
-SCHEDULES = {
-    "constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine",
-    "cosine_with_min_lr": "cosine",
-}  # fmt: skip
-ADAPTIVE = {
-    "target": "entropy_target", "step": "entropy_coef_delta", "least": "entropy_coef_min", "most": "entropy_coef_max",
-}  # fmt: skip
+SCHEDULES = {name: name for name in ("constant", "linear", "cosine")}
+SCHEDULES |= {"constant_with_warmup": "constant", "cosine_with_min_lr": "cosine"}
+_COEF = "entropy_coef_"
+ADAPTIVE = {"target": "entropy_target", "step": f"{_COEF}delta", "least": f"{_COEF}min", "most": f"{_COEF}max"}
 PLAIN_ADAMW = re.compile(r"adamw_(?!.*(bit|anyprecision))")
 # Defaults that are not worth a sentence: those that do nothing, are resolved from others, or are of the launcher.
 QUIET = {"top_entropy_quantile": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
@@ -88,16 +85,13 @@ def resolve_options(given: Given) -> Options:
 
 def _version(given: Given) -> str:
     """Return the version whose defaults count: the one that is told, else the newest that has the file's fields."""
-    if given.version:
-        return fields.VERSIONS[fields.find_version(given.version)]
     first, last, _ = fields.find_fitting(given.options, given.fork)
-    return fields.VERSIONS[max(first, last)]
+    return fields.VERSIONS[fields.find_version(given.version) if given.version else max(first, last)]
 
 
 def _default(name: str, given: Given) -> Any:
     """Return a field's default by its version, or by the trainer that builds on TRL's."""
-    own = fields.FORKS.get(given.fork or "", {})
-    if name in own:
+    if name in (own := fields.FORKS.get(given.fork or "", {})):
         return own[name]
     if given.fork == "ms-swift" and name == "gradient_accumulation_steps":  # until 16 sequences are in a step
         micro = _carried(given).get("per_device_train_batch_size", 1)
@@ -107,19 +101,15 @@ def _default(name: str, given: Given) -> Any:
 
 def _carried(given: Given) -> Options:
     """Return the values that are carried, as their fields' types; a null where TRL has none is its default."""
-    lost = _fork_choices(given)
-    typed = {name: _typed(value, CARRIED[name]) for name, value in given.options.items() if name in CARRIED}
-    return {
-        name: value
-        for name, value in typed.items()
-        if name not in lost and (value is not None or CARRIED[name] is None)
-    }
+    names = given.options.keys() & CARRIED.keys() - _fork_choices(given).keys()
+    typed = {name: _typed(value, CARRIED[name]) for name, value in given.options.items() if name in names}
+    return {name: value for name, value in typed.items() if value is not None or CARRIED[name] is None}
 
 
 def _fork_choices(given: Given) -> Options:
     """Return the choices that a trainer built on TRL's adds, which TRL does not have."""
-    asked = {name: given.options[name] for name in fields.CHOICES if given.fork and name in given.options}
-    return {name: value for name, value in asked.items() if value not in fields.CHOICES[name]}
+    choices = fields.CHOICES.items() if given.fork else ()
+    return {name: given.options[name] for name, has in choices if given.options.get(name, next(iter(has))) not in has}
 
 
 def _typed(value: Any, default: Any) -> Any:
@@ -151,14 +141,9 @@ def _count_processes(options: Options) -> int:
 # Theirs as ours.
 
 
-def select_loss(options: Options) -> Options:
-    """Return the options that `frameworks/trl.py` takes."""
-    return {name: options[name] for name in LOSS}
-
-
 def convert_run(options: Options) -> Options:
     """Return what is no loss, by our keys. A batch is learnt from as often as `generate_every` is optimiser steps."""
-    mu, slices, window = _reuse(options)
+    mu, slices, window = (options[name] for name in REUSE)
     prompts = _count_processes(options) * _micro_batch(options) * slices // options["num_generations"]
     if window % (slices * mu) == 0:  # several generation batches, each counted mu times, in one step
         passes, minibatches, prompts = 1, 1, prompts * (window // (slices * mu))
@@ -193,10 +178,6 @@ def convert_run(options: Options) -> Options:
     return values
 
 
-def _reuse(options: Options) -> tuple[int, int, int]:
-    return options["num_iterations"], options["steps_per_generation"], options["gradient_accumulation_steps"]
-
-
 def _schedule(options: Options) -> str:
     named = str(options["lr_scheduler_type"])
     return SCHEDULES.get(named, "cosine" if "cosine" in named else "linear")
@@ -229,7 +210,7 @@ def _floor(options: Options) -> float | None:
 # What is said.
 
 
-def explain_unread(given: Given) -> Iterator[str]:
+def explain_unread(given: Given, options: Options) -> Iterator[str]:
     """Yield a sentence for each field whose value stands nowhere in the file, and for those that are not TRL's."""
     for name, expression in given.open.items():
         if name in CARRIED:
@@ -237,7 +218,7 @@ def explain_unread(given: Given) -> Iterator[str]:
             yield f"{name} ({shorten(expression)}): the file alone does not say its value; {stands}"
     for name, choice in _fork_choices(given).items():
         yield f"{name}={choice}: {given.fork} has it and TRL has not; the default {_default(name, given)} stands for it"
-    size = resolve_options(given)["per_device_train_batch_size"]
+    size = options["per_device_train_batch_size"]
     if size != (stood := _carried(given).get("per_device_train_batch_size", size)):
         yield f"per_device_train_batch_size={stood}: num_generations does not divide the batch, so unsloth takes {size}"
     if given.options.get("num_generations") == 1:
@@ -254,7 +235,7 @@ def explain_unread(given: Given) -> Iterator[str]:
         yield f"{name}={text}: no version's GRPOConfig has it{near_matches(name, known)}; its effect is lost"
     if quiet := [name for name in others if name not in loud]:
         yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
-    version = fields.find_version(_version(given))
+    version = fields.find_version(options["version"])
     for name in {} if given.fork else given.options:
         if name in CARRIED and (why := fields.explain_missing(name, version)):
             yield f"{name}={given.options[name]} is carried, but {why}, and not in {fields.VERSIONS[version]}"
@@ -262,19 +243,17 @@ def explain_unread(given: Given) -> Iterator[str]:
 
 @functools.cache
 def _training_arguments() -> set[str]:
-    """Return the fields of transformers' TrainingArguments, from its source: importing it would import torch."""
+    """Return the fields of transformers' TrainingArguments, from its text: importing it would import torch."""
     package = importlib.util.find_spec("transformers")
     folders = package.submodule_search_locations if package and package.submodule_search_locations else []
-    trees = [ast.parse((Path(folder) / "training_args.py").read_text("utf-8")) for folder in folders]
-    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
-    own = [each for node in classes if node.name == "TrainingArguments" for each in node.body]
-    return {each.target.id for each in own if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
+    texts = [(Path(folder) / "training_args.py").read_text("utf-8") for folder in folders]
+    return {field for text in texts for field in re.findall(r"^    (\w+): ", text, re.MULTILINE)}
 
 
-def explain_defaults(given: Given) -> Iterator[str]:
+def explain_defaults(given: Given, options: Options) -> Iterator[str]:
     """Yield of which version the defaults are, those that a script's user may change, and those that were taken."""
     first, last, why = fields.find_fitting(given.options, given.fork)
-    version = _version(given)
+    version, own = options["version"], fields.FORKS.get(given.fork or "", {})
     fits = f"{fields.VERSIONS[first]} to {fields.VERSIONS[last]}"
     if given.version:
         first = last = fields.find_version(version)
@@ -285,8 +264,7 @@ def explain_defaults(given: Given) -> Iterator[str]:
         yield f"those of TRL {version}, the newest that fits {', '.join(why)} ({fits} do); --version says another"
     else:
         yield f"those of TRL {version}, the newest; {fits} fit the file, --version says another"
-    resolved, own = resolve_options(given), fields.FORKS.get(given.fork or "", {})
-    if script := [f"{name}={resolved[name]}" for name in given.overridable if name in CARRIED]:
+    if script := [f"{name}={options[name]}" for name in given.overridable if name in CARRIED]:
         yield f"{', '.join(script)}: those of the script, which its command line or its caller may change"
     of_fork, taken = list[str](), list[str]()
     for name in CARRIED.keys() - _carried(given).keys() - NEVER_A_DEFAULT:
@@ -294,7 +272,7 @@ def explain_defaults(given: Given) -> Iterator[str]:
         others = list(fields.list_changes(name, first, last)) if name not in own and value is not None else []
         if name in own:
             of_fork.append(f"{name}={value}")
-        elif _acts(name, resolved) and (others or (value != QUIET.get(name) and value not in (None, False, 0))):
+        elif _acts(name, options) and (others or (value != QUIET.get(name) and value not in (None, False, 0))):
             taken.append(f"{name}={value}" + (f" ({', '.join(others)})" if others else ""))
     if of_fork:
         yield f"{', '.join(sorted(of_fork))}: those of {given.fork}, which may change with its version"
@@ -313,7 +291,7 @@ def _acts(name: str, options: Options) -> bool:
 
 def explain_left_out(options: Options) -> Iterator[str]:
     """Yield a sentence for what of a `GRPOConfig` has no counterpart here."""
-    mu, slices, window = _reuse(options)
+    mu, slices, window = (options[name] for name in REUSE)
     if window % (slices * mu) and slices % window and (window % slices or (mu * slices) % window):
         yield (
             f"gradient_accumulation_steps={window} cuts {mu} passes of steps_per_generation={slices} unevenly: here"

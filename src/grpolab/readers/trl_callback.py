@@ -66,9 +66,8 @@ class RunFolder(TrainerCallback):
         try:
             self.folder = folder = self._place(identity, state.global_step > 0)
             held[folder].keep()
-            self._journal = Journal(
-                folder / "journal.jsonl", _bytes_before(folder / "journal.jsonl", state.global_step)
-            )
+            journal = folder / "journal.jsonl"
+            self._journal = Journal(journal, _bytes_before(journal, state.global_step))
             self._timing = Journal(folder / "timing.jsonl", sys.maxsize if state.global_step else 0)
             settings = {ours: getattr(args, theirs) for theirs, ours in SETTINGS.items() if hasattr(args, theirs)}
             settings |= {"num_minibatches": _minibatches(args), "model.path": model}
@@ -82,14 +81,7 @@ class RunFolder(TrainerCallback):
         except (OSError, LeaseLost, Damaged) as error:
             self._give_up(error)
 
-    def on_log(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **given: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **given: Any) -> None:
         """Write a row for the update, and one for the rollout if the batch is new; skip evaluations and summaries."""
         logs = logs or {}
         if not self.folder or "loss" not in logs or "train_runtime" in logs or state.global_step < 1:
@@ -99,10 +91,9 @@ class RunFolder(TrainerCallback):
             if ours in METRICS and isinstance(logs.get(theirs), int | float):
                 rows[METRICS[ours].kind][ours] = float(logs[theirs])
         number, step = state.global_step - 1, _rollout_step(args, state.global_step)
-        place = {}
-        if args.logging_steps == 1:  # else a row is a mean over several updates
-            within = number % (args.num_iterations * _minibatches(args))
-            place = dict(zip(("iteration", "minibatch"), divmod(within, _minibatches(args)), strict=True))
+        within = divmod(number % (args.num_iterations * _minibatches(args)), _minibatches(args))
+        is_each = args.logging_steps == 1  # else a row is a mean over several updates
+        place = dict(zip(("iteration", "minibatch"), within, strict=True)) if is_each else {}
         self._last = logs
         try:
             self._journal.append(kind="update", rollout_step=step, **place, optimizer_step=number, **rows["update"])

@@ -11,7 +11,7 @@ from typing import Any
 from grpolab.bounded import parse_value, read_mapping
 from grpolab.readers import trl_fields as fields
 from grpolab.readers.given import ConfigFile, Given, Options
-from grpolab.readers.python import Source, Unknown, last_name, parse_python, unwrap
+from grpolab.readers.python import Source, Unknown, last_name, parse_python
 from grpolab.readers.shell import find_training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
@@ -73,8 +73,8 @@ def _read_python(file: ConfigFile) -> Given:
         overridable = list(given)
         if not given:
             raise file.refusal(_describe_python(file, source))
-    options = {key: unwrap(item) for key, item in given.items() if not isinstance(item, Unknown)}
-    unknown = {key: item.source for key, item in given.items() if isinstance(item, Unknown)}
+    options = {key: item for key, item in given.items() if not isinstance(item, Unknown)}
+    unknown = {key: str(item) for key, item in given.items() if isinstance(item, Unknown)}
     mappings = [key for key in unknown if key.startswith("**")]
     notes += [f"{key}: the file alone does not say what is in it, whatever else it sets" for key in mappings]
     left_open = {key: text for key, text in unknown.items() if key not in mappings}
@@ -87,7 +87,8 @@ def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
     """Return the call whose object a GRPOTrainer is given, else the first."""
     trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer in source.calls[name]]
     given = [keyword.value for trainer in trainers for keyword in trainer.keywords if keyword.arg == "args"]
-    made = [*given, *(value for node in given for value in source.names.get(last_name(node), []))]
+    names = [source.qualify(node) for node in given if isinstance(node, ast.Name)]
+    made = [*given, *(value for name in names for value in source.names.get(name, []))]
     return next((call for call in calls if call in made), calls[0])
 
 

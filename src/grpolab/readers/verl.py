@@ -13,37 +13,21 @@ from collections.abc import Iterator
 
 from grpolab.errors import RequestError, near_matches
 from grpolab.framework_names import VERL_NAMES
+from grpolab.frameworks import verl_options
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
-from grpolab.frameworks.verl_options import objective as objective
 from grpolab.readers import verl_keys as keys
 from grpolab.readers.given import Given, Options, flatten, refuse_wrong_counts, refuse_wrong_types, shorten
 from grpolab.readers.verl_files import read as read
 from grpolab.readers.verl_files import rename_keys
-from grpolab.readers.verl_keys import (
-    ACTOR,
-    ALGORITHM,
-    AVERAGE,
-    CARRIED,
-    CORRECTION,
-    ESTIMATOR,
-    ESTIMATORS,
-    GROUP,
-    KL_COEF,
-    KL_LOSS,
-    KL_REWARD,
-    KL_TYPE,
-    MINI,
-    MODE,
-    PROMPTS,
-    SCHEDULE,
-    TOTAL_STEPS,
-    WARMUP,
-)
+from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS
 from grpolab.settings.equalities import rewrite
+from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
+MODE, MINI, PROMPTS, GROUP = keys.MODE, keys.MINI, keys.PROMPTS, keys.GROUP
+WARMUP, ESTIMATOR, AVERAGE = keys.WARMUP, keys.ESTIMATOR, keys.AVERAGE
 LOW, HIGH, BOTH = f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high", f"{ACTOR}clip_ratio"
 CLIP_GRAD, BETAS, SCALE = f"{ACTOR}optim.clip_grad", f"{ACTOR}optim.betas", f"{ACTOR}loss_scale_factor"
 FLOOR, FLOOR_RATE = f"{ACTOR}optim.min_lr_ratio", f"{ACTOR}optim.min_lr"  # megatron has the second, a rate
@@ -52,9 +36,9 @@ NEVER = 1e9  # above e^20, the largest ratio that verl knows
 # Key -> the values that are carried, and the one that stands for any other.
 CHOICES = {
     MODE: (KERNEL, "vanilla"),
-    KL_TYPE: ([name + straight for name in KL for straight in ("", "+")], "low_var_kl"),
+    keys.KL_TYPE: ([name + straight for name in KL for straight in ("", "+")], "low_var_kl"),
     AVERAGE: (AGGREGATION, "token-mean"),
-    SCHEDULE: (("constant", "cosine"), "constant"),
+    keys.SCHEDULE: (("constant", "cosine"), "constant"),
     ESTIMATOR: (ESTIMATORS, "grpo"),
 }
 
@@ -64,12 +48,12 @@ CHOICES = {
 
 def resolve_options(given: Given) -> Options:
     """Return all keys that matter, dotted, defaults filled in. Raises RequestError for what verl itself refuses."""
-    named, early = _named(given), _is_early(given)
+    named, early = _named(given), _version(given) < keys.FIRST_OF_TODAY
     options = CARRIED | (keys.EARLY if early else {}) | {key: value for key, value in named.items() if key in CARRIED}
     options |= {side: options[BOTH] for side in (LOW, HIGH) if options[side] is None}
     refuse_wrong_types("verl", options, CARRIED)
-    if options[TOTAL_STEPS] is not None:
-        refuse_wrong_counts("verl", options, [TOTAL_STEPS])
+    if options[keys.TOTAL_STEPS] is not None:
+        refuse_wrong_counts("verl", options, [keys.TOTAL_STEPS])
     for name, (known, default) in CHOICES.items():
         if options[name] not in known and name != ESTIMATOR and (name, options[name]) != (MODE, "bypass_mode"):
             options[name] = default
@@ -77,12 +61,12 @@ def resolve_options(given: Given) -> Options:
         options |= {LOW: options[BOTH], HIGH: options[BOTH]}
     if early and f"{ACTOR}clip_ratio_c" not in named:  # there was no dual clip
         options[f"{ACTOR}clip_ratio_c"] = None
-    if early and KL_REWARD not in named:  # one of the two, always
-        options[KL_REWARD] = not options[KL_LOSS]
+    if early and keys.KL_REWARD not in named:  # one of the two, always
+        options[keys.KL_REWARD] = not options[keys.KL_LOSS]
     if CLIP_GRAD not in named:
         options[CLIP_GRAD] = named.get(f"{ACTOR}grad_clip", options[CLIP_GRAD])
-    if options[WARMUP] < 0 and options[TOTAL_STEPS]:
-        options[WARMUP] = int(options[WARMUP_SHARE] * options[TOTAL_STEPS])
+    if options[WARMUP] < 0 and options[keys.TOTAL_STEPS]:
+        options[WARMUP] = int(options[WARMUP_SHARE] * options[keys.TOTAL_STEPS])
     if options[PROMPTS] == 0:
         raise RequestError(
             f"verl: {PROMPTS}=0 asks for its fully asynchronous training, in which a step has no batch of prompts: to"
@@ -131,21 +115,17 @@ def _version(given: Given) -> int:
     return keys.FIRST_OF_TODAY - 1 if early else keys.NEWEST
 
 
-def _is_early(given: Given) -> bool:
-    return _version(given) < keys.FIRST_OF_TODAY
-
-
 # Theirs as ours.
 
 
-def select_loss(options: Options) -> Options:
-    """Return the options that `frameworks/verl.py` takes."""
+def objective(options: Options) -> Objective:
+    """Translate the options of the loss. Raises ValueError for what verl does not have."""
     values: Options = {}
     for name, default in LOSS.items():
         prefix = CORRECTION if name == "rollout_correction" else f"{ACTOR}{name}."
         section = isinstance(default, dict)
         values[name] = {part: options[prefix + part] for part in default} if section else options[ACTOR + name]
-    return values
+    return verl_options.objective(values)
 
 
 def convert_run(options: Options) -> Options:
@@ -167,11 +147,11 @@ def convert_run(options: Options) -> Options:
         "warm_start.max_steps": 0,
         "old_log_probs": "sampler" if options[MODE] == "bypass_mode" and not _is_reweighted(options) else "trainer",
     }
-    if options[KL_REWARD]:
-        values |= {"beta": options[KL_COEF], "kl_estimator": "k1", "kl_gradient": "plain"}
+    if options[keys.KL_REWARD]:
+        values |= {"beta": options[keys.KL_COEF], "kl_estimator": "k1", "kl_gradient": "plain"}
         values |= {"kl_placement": "reward", "kl_input_clamp": None, "kl_output_clamp": None}
-    if options[TOTAL_STEPS] is not None:
-        values["rollout_steps"] = options[TOTAL_STEPS]
+    if options[keys.TOTAL_STEPS] is not None:
+        values["rollout_steps"] = options[keys.TOTAL_STEPS]
     if options[keys.MODEL]:
         values |= {"model": "pretrained", "model.path": options[keys.MODEL]}
     return values
@@ -191,7 +171,7 @@ def _is_reweighted(options: Options) -> bool:
 # What is said.
 
 
-def explain_unread(given: Given) -> Iterator[str]:
+def explain_unread(given: Given, options: Options) -> Iterator[str]:
     """Yield a sentence for each key that is open, unknown, or not one of the values that are carried."""
     named, version = _named(given), _version(given)
     for name, text in given.open.items():
@@ -227,10 +207,10 @@ def explain_unread(given: Given) -> Iterator[str]:
     for name, (quiet, says) in keys.NOT_READ.items():
         if named.get(name, quiet[0]) not in quiet:
             yield f"{name}={shorten(named[name])}: {says}"
-    early = _is_early(given)
-    if named.get(KL_COEF) and named.get(KL_LOSS) and (early or named.get(KL_REWARD) is not True):
-        why = f"with {KL_LOSS}=True" if early else f"without {KL_REWARD}=True"
-        yield f"{KL_COEF}={named[KL_COEF]}: it does nothing {why}; kl_loss_coef weighs the KL"
+    early = version < keys.FIRST_OF_TODAY
+    if named.get(keys.KL_COEF) and named.get(keys.KL_LOSS) and (early or named.get(keys.KL_REWARD) is not True):
+        why = f"with {keys.KL_LOSS}=True" if early else f"without {keys.KL_REWARD}=True"
+        yield f"{keys.KL_COEF}={named[keys.KL_COEF]}: it does nothing {why}; kl_loss_coef weighs the KL"
     room = named.get("actor_rollout_ref.rollout.max_model_len")
     lengths = [named.get(f"data.max_{part}_length") for part in ("prompt", "response")]
     longest = sum(length for length in lengths if isinstance(length, int))
@@ -247,23 +227,22 @@ def _is_known(name: str) -> bool:
     return not is_told or name in CARRIED or any(f"{name}.".startswith(f"{known}.") for known in keys.PASSED_OVER)
 
 
-def explain_defaults(given: Given) -> Iterator[str]:
+def explain_defaults(given: Given, options: Options) -> Iterator[str]:
     """Yield of which version the defaults are, and those that were taken."""
-    version, named, resolved = _version(given), _named(given), resolve_options(given)
-    today = f"0.{keys.FIRST_OF_TODAY}"
+    version, named, today = _version(given), _named(given), f"0.{keys.FIRST_OF_TODAY}"
     if given.version:
         yield f"those of verl 0.{version}, as it was told"
-    elif _is_early(given):
+    elif version < keys.FIRST_OF_TODAY:
         old = next(name for name in keys.ONLY_EARLY if name in named)
         yield f"those of verl before {today}, whose key {old} is; --version says another"
     else:
         yield f"those of verl {today} to 0.{keys.NEWEST}, which are the same; --version says another"
-    if _is_early(given):
+    if version < keys.FIRST_OF_TODAY:
         yield (
             f"verl before {today}: the only clip range is clip_ratio, there is no dual clip, entropy_coeff"
             " is 0.001, and the KL is in the reward unless use_kl_loss is set"
         )
-    taken = {name: value for name, value in resolved.items() if name not in named and _acts(name, resolved)}
+    taken = {name: value for name, value in options.items() if name not in named and _acts(name, options)}
     if listed := [f"{name}={value}" for name, value in taken.items() if value is not None]:
         yield ", ".join(listed)
 
@@ -272,16 +251,16 @@ def _acts(name: str, options: Options) -> bool:
     """Tell whether a key changes anything beside the others."""
     part = name.removeprefix(ACTOR)
     if part in ("kl_loss_coef", "kl_loss_type"):
-        return bool(options[KL_LOSS])
+        return bool(options[keys.KL_LOSS])
     if name.startswith(CORRECTION):
         return bool(options[f"{CORRECTION}rollout_is"]) or name == f"{CORRECTION}rollout_is"
-    if name in (KL_COEF, f"{ALGORITHM}kl_penalty", f"{ALGORITHM}kl_ctrl.type"):
-        return bool(options[KL_REWARD])
+    if name in (keys.KL_COEF, f"{ALGORITHM}kl_penalty", f"{ALGORITHM}kl_ctrl.type"):
+        return bool(options[keys.KL_REWARD])
     if (part.startswith("policy_loss.") and name != MODE) or part in ("tau_pos", "tau_neg"):
         return part in KERNEL_OPTIONS.get(KERNEL.get(options[MODE], ""), {}).values()
     if name == FLOOR:
-        return bool(options[SCHEDULE] == "cosine" and not options[FLOOR_RATE])
-    return name not in (BOTH, SCALE, keys.MODEL, TOTAL_STEPS, FLOOR_RATE)
+        return bool(options[keys.SCHEDULE] == "cosine" and not options[FLOOR_RATE])
+    return name not in (BOTH, SCALE, keys.MODEL, keys.TOTAL_STEPS, FLOOR_RATE)
 
 
 def explain_left_out(options: Options) -> Iterator[str]:
@@ -294,11 +273,11 @@ def explain_left_out(options: Options) -> Iterator[str]:
     for name, says in keys.NOT_CARRIED.items():
         if options[name] != CARRIED[name]:
             yield f"{name}={options[name]}: {says}"
-    if options[KL_REWARD] and options[f"{ALGORITHM}kl_penalty"] not in ("kl", "k1"):
+    if options[keys.KL_REWARD] and options[f"{ALGORITHM}kl_penalty"] not in ("kl", "k1"):
         yield f"{ALGORITHM}kl_penalty={options[f'{ALGORITHM}kl_penalty']}: the KL in the reward is k1 here"
-    if options[KL_REWARD] and options[KL_LOSS]:
-        yield f"{KL_LOSS}=True: there is one KL here, and the one in the reward is kept"
-    if options[TOTAL_STEPS] is None:
+    if options[keys.KL_REWARD] and options[keys.KL_LOSS]:
+        yield f"{keys.KL_LOSS}=True: there is one KL here, and the one in the reward is kept"
+    if options[keys.TOTAL_STEPS] is None:
         yield "trainer.total_epochs: set rollout_steps, the length of a run here"
         if options[WARMUP] < 0 and options[WARMUP_SHARE]:
             yield f"{WARMUP_SHARE}={options[WARMUP_SHARE]:g}: give warmup_steps, this share of the run's steps"
@@ -367,11 +346,11 @@ def _write(settings: RunSettings, mode: str, average: str) -> Options:
     if mode == "vanilla":  # dual clip is always on in verl: what no ratio reaches is off
         written[f"{ACTOR}clip_ratio_c"] = run.dual_clip or run.delta or NEVER
     if run.beta and run.kl_placement == "reward":
-        written |= {KL_REWARD: True, KL_COEF: run.beta}
+        written |= {keys.KL_REWARD: True, keys.KL_COEF: run.beta}
     elif run.beta:
         name = {estimator: name for name, estimator in reversed(KL.items())}[run.kl_estimator or "k3"]
         straight = "+" if run.kl_gradient == "straight_through" else ""
-        written |= {KL_LOSS: True, f"{ACTOR}kl_loss_coef": run.beta, KL_TYPE: name + straight}
+        written |= {keys.KL_LOSS: True, f"{ACTOR}kl_loss_coef": run.beta, keys.KL_TYPE: name + straight}
     if (weight := run.sampler_correction) is not None:
         bounds = f"{weight.low:g}_{weight.high:g}" if weight.mode == "mask" else weight.high
         written |= {f"{CORRECTION}rollout_is": weight.level, f"{CORRECTION}rollout_is_threshold": bounds}

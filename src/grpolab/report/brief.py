@@ -34,7 +34,7 @@ def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> str:
     return "\n\n".join([_count_verdicts(claims), "\n".join(axes), "\n\n".join(_limits(studies, claims))])
 
 
-def plain(text: str) -> str:
+def strip_markdown(text: str) -> str:
     """Remove the marks of Markdown, for a terminal."""
     return text.replace("**", "").replace("`", "")
 
@@ -75,7 +75,8 @@ def _axis(study: StudyRuns, every: Sequence[Claim]) -> str:
     if not lines:
         lines = [f"a check, no finding: {claim.sentence}" for claim in claims if claim.id == "placebo"]
     if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
-        lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{_more(len(open_) - MOST_OPEN)}")
+        more_open = f"; and {len(open_) - MOST_OPEN} more" if len(open_) > MOST_OPEN else ""
+        lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{more_open}")
     if void := [f"{_says(claim)} ({claim.flags[0]})" for claim in claims if claim.verdict == VOID]:
         lines.append(f"void, for nothing can be told apart: {'; '.join(void)}")
     lines += _accuracies(study)
@@ -109,10 +110,6 @@ def _carried(study: StudyRuns, claims: Sequence[Claim]) -> list[str]:
 
 def _says(claim: Claim) -> str:
     return claim.says.rstrip(".") + (f" ({claim.where})" if claim.where not in claim.says else "")
-
-
-def _more(n: int) -> str:
-    return f"; and {n} more" if n > 0 else ""
 
 
 def _sentence(claim: Claim, mixed: bool) -> str:

@@ -106,7 +106,7 @@ def decide(studies: Sequence[StudyRuns]) -> list[Claim]:
     return decided
 
 
-def standing(study: StudyRuns, claims: Sequence[Claim]) -> str:
+def note_on_labels(study: StudyRuns, claims: Sequence[Claim]) -> str:
     """Say which of a study's claims were registered before their runs, for the captions of its figures."""
     if study.done.empty:
         return ""

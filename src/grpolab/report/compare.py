@@ -18,7 +18,7 @@ from grpolab.paths import Results
 from grpolab.report.journals import NOT_RECORDED, kind_of_cpu
 from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import at, is_share, measure
-from grpolab.report.reference import outcome_at, studies_of
+from grpolab.report.plans import outcome_at, studies_of
 from grpolab.report.statistics import tests
 from grpolab.report.statistics.tests import POWER, Difference
 from grpolab.report.style import cell_names

@@ -1,4 +1,4 @@
-"""Write the committed outcome: plans and compact tables of studies under results/reference/ (`reference.py` reads)."""
+"""Write the committed outcome: plans and compact tables of studies under results/reference/ (`load.py` reads)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from grpolab.errors import RequestError
 from grpolab.meanings import CLIP_METRIC, METRICS, POSITIONS, convention
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report.journals import NUMBERS, TABLES, at_quarters
-from grpolab.report.load import study_of
+from grpolab.report.load import read_all, study_of
 from grpolab.report.measures import run_numbers
 from grpolab.report.plans import Plan, read_plan
-from grpolab.report.reference import read_all
 from grpolab.report.statistics.looks import LOOKS
 from grpolab.study_names import not_planned
 from grpolab.vocabulary import DAMAGED, LEVELS, QUANTILES, SIGNS, quantile_metric

@@ -1,4 +1,6 @@
-"""Run folders as tables: every journal is parsed once, however many studies share the run, and then read from a cache.
+"""Run folders as tables, and the numbers of one column.
+
+Every journal is parsed once, however many studies share the run, and then read from a cache.
 
 Metrics are float32, as in the committed outcome: a figure that is redrawn from that has the numbers, and the bytes,
 of the figure that was drawn from the run folders.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,12 +22,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
+from pandas.api.types import is_numeric_dtype
 from pyarrow import feather
 
 from grpolab.errors import Damaged
 from grpolab.identity import in_words
 from grpolab.meanings import METRICS, POSITIONS
 from grpolab.paths import Results, write_atomic
+from grpolab.quantities import Thresholds
 from grpolab.records import check_journal, check_provenance, parse_lines, read_provenance
 from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes, read_outcome
 from grpolab.vocabulary import DAMAGED, RESULTS
@@ -150,12 +155,24 @@ def _columns(records: list[dict[str, Any]]) -> pa.Table:
     return pa.table({name: column(name) for name in dict.fromkeys(name for record in records for name in record)})
 
 
+_NUMBERS_OF_SAMPLES = ("prompt_index", "sample", "reward", "advantage", "position", "old_log_prob", "ratio")
+_TEXTS_OF_SAMPLES = ("prompt", "completion", "token", "clipped")
+
+
 def read_samples(file: Path, columns: list[str] | None = None) -> pd.DataFrame:
     """Read the tokens that a rollout step kept, one row each; all columns unless given. Raises Damaged."""
     try:
-        return pd.read_parquet(file, columns=columns)
+        samples = pd.read_parquet(file, columns=columns)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise Damaged(f"{file} cannot be read as samples: {str(error)[:120]}") from error
+    for name in columns or (*_NUMBERS_OF_SAMPLES, *_TEXTS_OF_SAMPLES):
+        if name not in samples or (name in _NUMBERS_OF_SAMPLES and not is_numeric_dtype(samples[name])):
+            raise Damaged(f"{file} cannot be read as samples: its column {name} is {_kind_of(samples, name)}")
+    return samples
+
+
+def _kind_of(frame: pd.DataFrame, name: str) -> str:
+    return f"of type {frame[name].dtype}" if name in frame else "missing"
 
 
 def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
@@ -200,6 +217,28 @@ def largest(values: NDArray) -> float:
 def tail_length(n: int, share: float) -> int:
     """Return how many of `n` points a tail of `share` holds: at least one."""
     return max(1, round(share * n))
+
+
+def final_score(accuracy_E: NDArray, share: float = Thresholds.score_tail) -> float:
+    """Return the mean accuracy over the last evaluations, not the best, which is biased upwards. NaN without any."""
+    return float(np.mean(accuracy_E[-math.ceil(share * len(accuracy_E)) :])) if len(accuracy_E) else np.nan
+
+
+def drawdown(accuracy_E: NDArray) -> float:
+    """Return the largest fall below an earlier peak: max over e of (max up to e) - accuracy_e."""
+    return float(np.max(np.maximum.accumulate(accuracy_E) - accuracy_E)) if len(accuracy_E) else np.nan
+
+
+def has_collapsed(accuracy_E: NDArray, thresholds: Thresholds) -> bool:
+    """Return True if accuracy fell by `collapse_drop` and `collapse_share` of the gain (peak - start) and stayed there.
+
+    It stayed there if the final score is still that far below the peak.
+    """
+    if not len(accuracy_E):
+        return False
+    peak = float(np.max(accuracy_E))
+    least = max(thresholds.collapse_drop, thresholds.collapse_share * (peak - float(accuracy_E[0])))
+    return min(drawdown(accuracy_E), peak - final_score(accuracy_E, thresholds.score_tail)) >= least
 
 
 def kind_of_cpu(hardware: str) -> str:

@@ -1,11 +1,16 @@
 """A study as tidy tables: its plan, its cells with their outcomes, and the journals of its runs.
 
-The plan says which cells there ought to be, so a missing one is known at once.
+The plan says which cells there ought to be, so a missing one is known at once. Runs are read from their folders, or
+from the committed outcome (`export.py` writes it). That holds of every run the outcome, the evaluations, the rollout
+steps, and the numbers that tables and claims need; of those that a committed figure shows (`shown:` of the collection)
+the updates too. So a fresh clone says the same of the claims without training, and draws these figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,12 +19,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grpolab.errors import RequestError
+from grpolab import records
+from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import NUMBERS, TABLES, Runs
+from grpolab.report.journals import NUMBERS, TABLES, Runs, kind_of_cpu, read_runs
 from grpolab.report.plans import Plan, plans_of
-from grpolab.report.reference import read_all
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import MISSING, RESULTS
 
@@ -35,8 +40,8 @@ class StudyRuns:
     facet. `cells` has one row per planned cell: its outcome (`missing` if it has none), its settings as
     `setting/<key>`, and its provenance. `evaluations` repeats the last finite evaluation of a run that ended early up
     to its planned end, with `carried` set. `numbers` holds `measures.run_numbers` of runs whose records the committed
-    outcome does not keep. `single_seeds`: figures show a thin line for each seed too. `standing`: the sentence about
-    confirmatory claims that ends every caption.
+    outcome does not keep. `single_seeds`: figures show a thin line for each seed too. `note_on_labels`: the sentence
+    about confirmatory claims that ends every caption.
     """
 
     results: Results
@@ -49,7 +54,7 @@ class StudyRuns:
     timings: pd.DataFrame
     numbers: pd.DataFrame
     single_seeds: bool = False
-    standing: str = ""
+    note_on_labels: str = ""
 
     @property
     def name(self) -> str:
@@ -137,6 +142,51 @@ def load(results: Results, name: str) -> list[StudyRuns]:
                 )
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
     return [study_of(results, plan, runs) for plan in plans]
+
+
+def read_all(results: Results, signatures: Iterable[str]) -> Runs:
+    """Read the runs among `signatures` that have an outcome: from their folders, the others from the reference."""
+    wanted = list(signatures)
+    committed = _of_reference(results, wanted)
+    runs = read_runs(results, (signature for signature in wanted if signature not in committed))
+    if not committed:
+        return runs
+    return {table: _joined(frame, _read_table(results, table, committed)) for table, frame in runs.items()}
+
+
+def _read_table(results: Results, table: str, signatures: Iterable[str]) -> pd.DataFrame:
+    return pd.read_parquet(results.reference / f"{table}.parquet", filters=[("signature", "in", list(signatures))])
+
+
+def _of_reference(results: Results, wanted: Sequence[str]) -> set[str]:
+    """Return the runs that are read from the reference: those without a folder.
+
+    Where there are such, so are those whose folder is of another kind of CPU. Its rounding makes a run another draw of
+    the seed, and arms of one seed are compared with each other.
+    """
+    here = {signature for signature in wanted if (results.run(signature) / "outcome.json").is_file()}
+    if not (results.reference / "outcomes.parquet").is_file() or here >= set(wanted):
+        return set()
+    hardware = _read_table(results, "outcomes", wanted).set_index("signature")["hardware"]
+    absent = set(hardware.index) - here
+    if not absent:
+        return set()
+    both = here.intersection(hardware.index)
+    return absent | {name for name in both if _is_of_another_cpu(results, name, kind_of_cpu(hardware[name]))}
+
+
+def _is_of_another_cpu(results: Results, signature: str, kind: str) -> bool:
+    """Return whether a run folder is of another kind of CPU. False for a damaged one: its reader names the damage."""
+    with suppress(Damaged):
+        provenance = records.read_provenance(results.run(signature))
+        return kind_of_cpu(json.dumps(provenance.get("hardware") or {})) != kind
+    return False
+
+
+def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Join the rows of both; a table without rows says nothing about the columns of the other."""
+    frames = [frame for frame in (first, second) if len(frame)]
+    return pd.concat(frames, ignore_index=True) if frames else first
 
 
 def study_of(results: Results, plan: Plan, runs: Runs) -> StudyRuns:

@@ -6,8 +6,7 @@ import os
 from datetime import UTC, datetime
 
 from grpolab.paths import SWEEP_STUDY, Results
-from grpolab.report.plans import default_study, read_plan
-from grpolab.report.reference import studies_of
+from grpolab.report.plans import default_study, read_plan, studies_of
 from grpolab.report.text import listing
 
 

@@ -21,11 +21,10 @@ import pandas as pd
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
 from grpolab.report import brief, figures, html, provenance, screen, tables
-from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, standing
+from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, note_on_labels
 from grpolab.report.html import Picture
 from grpolab.report.load import StudyRuns, load
-from grpolab.report.regimes import find_unmet
-from grpolab.report.sentences import findings
+from grpolab.report.sentences import find_unmet, findings
 from grpolab.report.style import Manifest, cell_names, save
 from grpolab.report.text import begun, count, listing, markdown_table, spans
 from grpolab.vocabulary import COMPLETED, DAMAGED, OUTCOMES
@@ -95,14 +94,14 @@ def write(
         *_verdicts(claims, output),
     ]
     path = _write_report(sections, output)
-    progress(f"\n{brief.plain(first)}\n")
+    progress(f"\n{brief.strip_markdown(first)}\n")
     return path
 
 
-def write_found(study: StudyRuns, output: Path, found: str, lacks: Sequence[str], diagnosis: str) -> Path:
+def write_found(study: StudyRuns, output: Path, runs: str, lacks: Sequence[str], diagnosis: str) -> Path:
     """Write the report of runs that others made, report.md and report.html in `output`; return the path of report.md.
 
-    In Markdown, `found` names the runs, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
+    In Markdown, `runs` names them, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
     """
     pictures = _draw_figures([study], output, lambda line: None, shown=False)[study.name]
     written = [kept for table in tables.tables(study) if (kept := table.without_empty_columns)]
@@ -110,7 +109,7 @@ def write_found(study: StudyRuns, output: Path, found: str, lacks: Sequence[str]
         table.write(output / "tables")
     sections = [
         f"# {study.name}\n\n{study.plan['question']}",
-        found,
+        runs,
         f"## What the logs lack\n\n{_bullets(lacks)}",
         _write_runs(StudyPage(study, pictures, written)),
         diagnosis,
@@ -147,7 +146,9 @@ def _make(
     """
     loaded = load(results, name)
     claims = decide(loaded)
-    studies = [replace(study, single_seeds=single_seeds, standing=standing(study, claims)) for study in loaded]
+    studies = [
+        replace(study, single_seeds=single_seeds, note_on_labels=note_on_labels(study, claims)) for study in loaded
+    ]
     pictures, parts = _draw_figures(studies, output, progress, shown), list[StudyPage]()
     for study in studies:
         place = _place(study, studies)

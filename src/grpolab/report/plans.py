@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from grpolab import records
-from grpolab.errors import Damaged
+from grpolab.errors import Damaged, RequestError
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
-from grpolab.run_files import Types, check_types
+from grpolab.run_files import EACH, NONE, NUMBER, TEXT, Shape, check_shape
 from grpolab.study_names import not_planned
 from grpolab.vocabulary import FIGURES, GONE_FIGURES, LOOKS
 
 Plan = dict[str, Any]
 _COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # keys that a report needs
-_NOTHING, _NUMBER = type(None), (int, float)
-_HYPOTHESIS: Types = {  # all are there
-    **dict.fromkeys(("id", "says", "metric", "direction", "scale"), (str,)),
-    **{"contrast": (dict, _NOTHING), "trend": (list, _NOTHING), "range_over": (str, _NOTHING), "where": (dict,)},
-    **{"provided": (dict, _NOTHING), "beyond": _NUMBER, "margin": (*_NUMBER, _NOTHING), "by_construction": (bool,)},
+_HYPOTHESIS: Shape = {
+    **dict.fromkeys(("id", "says", "metric", "direction", "scale"), str),
+    **dict.fromkeys(("tested?", "also?", "source?", "budget?"), str),
+    **{"contrast": (NONE, {"of": str, "minus": TEXT}), "trend": (NONE, [str]), "range_over": TEXT},
+    **{"where": {EACH: str}, "provided": (NONE, {"metric": str, "of": str, "above": (int, float)})},
+    **{"beyond": (int, float), "margin": NUMBER, "by_construction": bool},
 }
 _IN_CELL = {"levels", "settings", "rollout_steps"}
 
@@ -28,6 +29,23 @@ def default_study(results: Results) -> str:
     names = (REFERENCE_STUDY, SWEEP_STUDY)
     files = [(path(name), name) for path in (results.plan, results.committed_plan) for name in names]
     return next((name for file, name in files if file.is_file()), SWEEP_STUDY)
+
+
+def outcome_at(folder: Path) -> Results:
+    """Return a results folder, or an exported reference. Raises RequestError where the folder is neither."""
+    results = Results(folder)
+    results.is_ours = False
+    if (folder / "plans").is_dir():
+        results.reference = folder  # that part is there alone, and the folder itself is it
+    elif not (folder / "format.json").is_file():
+        raise RequestError(f"FOLDER={folder} is no results folder (no format.json), no exported reference (no plans/)")
+    return results
+
+
+def studies_of(results: Results) -> list[str]:
+    """List studies, collections left out, that are planned in a results folder or that its reference holds."""
+    files = [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]
+    return sorted({plan["study"] for plan in map(read_plan, files) if plan["cells"]})
 
 
 def plans_of(results: Results, name: str) -> list[Plan]:
@@ -55,6 +73,8 @@ def read_plan(path: Path) -> Plan:
     needed = {"study"} | (_COMPARED if plan["cells"] else set())
     if lacking := needed - plan.keys():
         raise Damaged(f"{path} is no plan that a report can be made of: it lacks {', '.join(sorted(lacking))}")
+    if plan["cells"] and plan["compare"] not in plan["factors"]:
+        raise Damaged(f"{path} is no plan: compare={plan['compare']!r:.60} is not one of its factors")
     looks = plan.get("looks", LOOKS)
     if list(looks) != list(LOOKS) and not (len(looks) == 1 and isinstance(looks[0], int) and looks[0] >= 2):
         raise Damaged(f"{path} is no plan: looks={looks!r:.60} is neither one number from 2 on nor {list(LOOKS)}")
@@ -64,10 +84,10 @@ def read_plan(path: Path) -> Plan:
             raise Damaged(
                 f"{path} is no plan that a report can be made of: {cell!r:.60} lacks {min(map(str, lacking))}"
             )
+    check_shape(plan, {"hypotheses?": [_HYPOTHESIS]}, path)
     for hypothesis in plan.get("hypotheses", []):
-        if not isinstance(hypothesis, dict) or not hypothesis.keys() >= _HYPOTHESIS.keys():
-            raise Damaged(f"{path} is no plan for a report: its hypothesis {hypothesis!r:.60} lacks a key")
-        check_types(hypothesis, _HYPOTHESIS, path)
+        if (hypothesis["contrast"] is None) == (hypothesis["trend"] is None):
+            raise Damaged(f"{path} is no plan: its hypothesis {hypothesis['id']!r:.60} has no contrast, or a trend too")
     figures = [figure for figure in plan.get("figures", []) if figure not in GONE_FIGURES]
     if unknown := [figure for figure in figures if figure not in FIGURES]:
         raise Damaged(f"{path} asks for figures={unknown[0]!r:.60}, which is not one of {', '.join(FIGURES)}")

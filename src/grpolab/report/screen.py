@@ -70,7 +70,7 @@ def committed_state(results: Results) -> str:
 
 def write_committed(results: Results) -> list[Path]:
     """Write the screen of every committed study beside the committed outcome; return the files."""
-    from grpolab.report.reference import outcome_at
+    from grpolab.report.plans import outcome_at
 
     alone, state, files = outcome_at(results.reference), committed_state(results), list[Path]()
     for plan in sorted(results.reference.glob("plans/*.json")):
@@ -81,10 +81,10 @@ def write_committed(results: Results) -> list[Path]:
 
 def _record(state: str, studies: Sequence[StudyRuns], markdown: str) -> dict[str, Any]:
     """Return what is kept of a screen."""
-    from grpolab.report.brief import plain
+    from grpolab.report.brief import strip_markdown
 
     commits = {commit for study in studies if "commit" in study.done for commit in study.done["commit"].dropna()}
-    text = plain(f"{studies[-1].plan['question']}\n\n{markdown}")
+    text = strip_markdown(f"{studies[-1].plan['question']}\n\n{markdown}")
     return {"state": state, "registered": _registered(sorted(commits)), "text": text}
 
 

@@ -14,8 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import both, column, largest, mean, tail_length
-from grpolab.report.scores import drawdown, final_score, has_collapsed
+from grpolab.report.journals import both, column, drawdown, final_score, has_collapsed, largest, mean, tail_length
 from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
@@ -121,7 +120,8 @@ def gradient_spikes(norm_R: NDArray, thresholds: Thresholds) -> NDArray:
     do not enter the median: after a collapse every ordinary norm would be a spike. A non-finite norm is one.
     """
     norms = pd.Series(np.asarray(norm_R, dtype=np.float64))
-    before = norms.where(norms > 0).shift(1).rolling(thresholds.spike_window, min_periods=thresholds.spike_least)
+    window, least = thresholds.spike_window, min(thresholds.spike_least, thresholds.spike_window)
+    before = norms.where(norms > 0).shift(1).rolling(window, min_periods=least)
     return (~np.isfinite(norms) | (norms > thresholds.spike_factor * before.median())).to_numpy()
 
 
@@ -149,7 +149,8 @@ def mechanism_quantities(
         log_range_R = np.log(max_R) - np.log(min_R)
 
     equal_R, p_R = both(rollouts, "zero_variance/share", "reward/correct")
-    group_size, max_norm = settings.get("num_generations", np.nan), settings.get("max_grad_norm", np.nan)
+    group_size, max_norm = settings.get("num_generations", np.nan), settings.get("max_grad_norm")
+    max_norm = np.nan if max_norm is None or isinstance(max_norm, str) else max_norm
     reuse = settings.get("num_iterations", np.nan) * settings.get("num_minibatches", np.nan)
     ceiling = largest_clip_share(mean(column(rollouts, "zero_variance/share")), reuse)
     later = after_first_step(updates) if len(updates) else updates

@@ -174,8 +174,8 @@ def _notes(study: StudyRuns) -> Iterator[str]:
         yield f"Variants have {seeds.min()} to {seeds.max()} seeds."
     if names := cell_names(study.cells[study.cells["outcome"] == DAMAGED]):
         yield f"Damaged and left out: {listing(names, 2)}."
-    if study.standing:
-        yield study.standing
+    if study.note_on_labels:
+        yield study.note_on_labels
 
 
 def manifest(

@@ -203,10 +203,8 @@ def draw_trials(tuning: TrialTable) -> Iterator[tuple[Figure, Manifest]]:
             caption = f"`{arm}`: scores of complete trials along each key; dotted: the common value."
             yield figure, _manifest(tuning, f"{arm}_key_slices", [arm], caption)
         if pruner["name"] not in ("none", "wilcoxon"):
-            caption = (
-                f"`{arm}`: what the pruner saw, the mean of the last {pruner.get('window', 1)} evaluations of"
-                f" `{pruner['metric']}`, the seeds of a trial one after the other."
-            )
+            seen = f"the mean of the last {pruner.get('window', 1)} evaluations of `{pruner['metric']}`"
+            caption = f"`{arm}`: what the pruner saw, {seen}, the seeds of a trial one after the other."
             figure = _plot(plots.plot_intermediate_values, study)
             yield figure, _manifest(tuning, f"{arm}_trial_curves", [arm], caption)
         if len(space) > 1 and complete >= FEWEST:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.loading import make_policy
@@ -14,7 +17,7 @@ from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
 from grpolab.grpo.step import EntropyControl, Learner, LearnerState, make_optimizer
 from grpolab.registry import FAULTS, FRAMEWORKS, LOGGED_METRICS, resolve
-from grpolab.run.warm_start import TRAINING_ITEMS, WarmStart
+from grpolab.run.warm_start import TRAINING_ITEMS
 from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
 from grpolab.tasks.base import content_hash
@@ -31,12 +34,12 @@ class RunParts:
     dataset: dict[str, Any]  # content hashes and sizes, for provenance
 
 
-def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) -> RunParts:
-    """Make a run's parts. Raises RequestError if a user's task, reward or model cannot be used."""
+def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, processes: Processes = ALONE) -> RunParts:
+    """Make a run's parts, with the weights of its warm start. Raises RequestError for a user's code or model."""
     task = make_task(settings.task)
     policy = make_policy(settings, task)
-    if warm.steps:
-        policy.load_weights(warm.weights())
+    if weights is not None:
+        policy.load_weights(weights)
     score, chat = make_score(settings.reward, task), getattr(task, "chat", False)
     train = task.examples("train", TRAINING_ITEMS)
     held_out = task.examples("evaluation", settings.evaluation.items)

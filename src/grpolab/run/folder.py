@@ -25,10 +25,8 @@ from grpolab.vocabulary import FAILED
 
 
 def line(record: dict[str, Any]) -> bytes:
-    """Return a record as a line of a journal; infinity becomes "inf".
-
-    Floats have nine significant digits: float32 survives the round trip exactly, and the file stays small.
-    """
+    """Return a record as a line of a journal; infinity becomes "inf"."""
+    # Nine digits: float32 survives the round trip exactly, and the file stays small.
     values = {key: float(f"{value:.9g}") if isinstance(value, float) else value for key, value in record.items()}
     return json.dumps(plain(values), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
@@ -69,10 +67,7 @@ class Journal:
         return self._file.tell()
 
     def sync(self) -> int:
-        """Flush to the disk itself, so that what a checkpoint refers to survives a power cut.
-
-        Raises LeaseLost where another process has replaced the file.
-        """
+        """Flush to the disk itself. Raises LeaseLost where another process has replaced the file."""
         length = self.flush()
         os.fsync(self._file.fileno())
         if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):

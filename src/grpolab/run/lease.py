@@ -218,10 +218,7 @@ def _number(name: str) -> int:
 
 
 def _silence(file: Path, host: Host) -> tuple[float, float]:
-    """Return seconds since the holder's last touch, and its time; 0 if it is seen to live, inf if it ended.
-
-    A file from the future counts by its distance too: its clock differs, and it is watched.
-    """
+    """Return seconds since the holder's last touch, and its time; 0 if it is seen to live, inf if it ended."""
     try:
         holder, touched = _read(file)
     except OSError:  # deleted with its folder, or no file
@@ -229,6 +226,7 @@ def _silence(file: Path, host: Host) -> tuple[float, float]:
     lives = False if holder == {} else host.lives(holder) if holder else None
     if lives is not None:
         return (0.0 if lives else math.inf), touched
+    # A file from the future counts by its distance too: its clock differs, and it is watched.
     return abs(host.file_time(file.parent) - touched), touched
 
 

@@ -53,7 +53,7 @@ class Sizes:
         return self.layers * layer + (1 if self.tied else 2) * self.vocabulary * self.hidden
 
 
-def parts(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]:
+def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]:
     """Return bytes of each part of a run with micro-batches of `sequences` full completions; prompts are left out."""
     weights, tokens = FLOAT32 * sizes.parameters, sequences * settings.max_completion_length
     dtypes = settings.dtype, settings.sampler_dtype or settings.dtype
@@ -73,11 +73,8 @@ def parts(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]
     }
 
 
-def problems(settings: RunSettings) -> list[str]:
-    """Return a sentence if a batch, or a pretrained model's update with one completion, certainly does not fit.
-
-    This is a lower bound: prompts, logits, the sampler's cache and the program itself are not counted.
-    """
+def find_problems(settings: RunSettings) -> list[str]:
+    """Return a sentence if a batch, or a pretrained model's update with one completion, certainly does not fit."""
     length = settings.max_completion_length
     batch, machine = SAMPLED * settings.batch_size * length, memory_of("cpu")
     if batch > machine:
@@ -90,7 +87,8 @@ def problems(settings: RunSettings) -> list[str]:
     if sizes is None or not isinstance(settings.model, PretrainedModel):
         return []
     device = device_here(settings.device)
-    bytes_of, available = parts(sizes, settings, 1), memory_of(device)
+    bytes_of, available = count_bytes(sizes, settings, 1), memory_of(device)
+    # A lower bound: prompts, logits, the sampler's cache and the program itself are not counted.
     needed = {name: bytes_of[name] for name in (*FIXED, "activations")}
     if device == "cpu":  # each GPU has one process
         needed = {name: size * (settings.data_parallel or 1) for name, size in needed.items()}
@@ -113,14 +111,14 @@ def with_micro_batches(settings: RunSettings) -> RunSettings:
     fitting = [settings.minibatch_size // count for count in pieces if settings.minibatch_size % count == 0]
     sizes = sizes_of(settings.model)
     if sizes and not (settings.compares_tokens or settings.aggregation == "token_mean_microbatch"):
-        bytes_of = {size: parts(sizes, settings, size) for size in fitting}
+        bytes_of = {size: count_bytes(sizes, settings, size) for size in fitting}
         left = worker_memory(settings) - sum(bytes_of[fitting[0]][name] for name in FIXED)
         smallest = fitting[-1:]
         fitting = [size for size, of in bytes_of.items() if of["activations"] + of["logits"] <= left / 2] or smallest
     return settings.model_copy(update={"micro_batch_size": fitting[0]})
 
 
-def lines(runs: Iterable[RunSettings]) -> list[str]:
+def describe(runs: Iterable[RunSettings]) -> list[str]:
     """Describe the memory of each different run of a pretrained model, unless its GPU is not here."""
     sentences = []
     for settings in runs:
@@ -128,7 +126,7 @@ def lines(runs: Iterable[RunSettings]) -> list[str]:
         if sizes and isinstance(settings.model, PretrainedModel) and (available := worker_memory(settings)):
             micro = settings.forward_size
             sentences.append(
-                f"model.path={settings.model.path}: {_listed(parts(sizes, settings, micro))} GiB with"
+                f"model.path={settings.model.path}: {_listed(count_bytes(sizes, settings, micro))} GiB with"
                 f" micro_batch_size={micro}, prompts not counted; a worker has {_gib(available)} GiB"
                 f" of device={device_here(settings.device)}"
             )

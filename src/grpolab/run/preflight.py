@@ -29,7 +29,7 @@ def check(settings: Resolved, results: Results) -> list[str]:
         problems = [*_check_launcher(settings), *model]
     else:
         machine = [*_check_device(settings.device), *_check_processes(settings), *_check_compiler(settings)]
-        problems = [*machine, *model] or memory.problems(settings)
+        problems = [*machine, *model] or memory.find_problems(settings)
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
         problems.append(

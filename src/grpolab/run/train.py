@@ -35,8 +35,11 @@ from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.folder import Outcome, conclude, describe_error, find_outcome, record_failure
 from grpolab.run.lease import Lease, LeaseLost, leased
 from grpolab.run.recorder import Recorder, SilentRecorder, journal_misfit, say_recovery
+from grpolab.run.warm_start import OnStep
 from grpolab.settings.resolved import Resolved
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
+
+Stop = Callable[[], bool]  # asked at each rollout boundary
 
 
 class Interrupted(Exception):
@@ -44,11 +47,7 @@ class Interrupted(Exception):
 
 
 def run(
-    settings: Resolved,
-    results: Results,
-    *,
-    on_step: Callable[[int], None] = lambda step: None,
-    stop: Callable[[], bool] = lambda: False,
+    settings: Resolved, results: Results, *, on_step: OnStep = lambda step: None, stop: Stop = lambda: False
 ) -> dict[str, Any]:
     """Do one run, or what is left of it, and return its outcome; a finished run is returned as it is.
 
@@ -62,9 +61,7 @@ def run(
     return outcome
 
 
-def _run_leased(
-    settings: Resolved, results: Results, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]
-) -> dict[str, Any]:
+def _run_leased(settings: Resolved, results: Results, lease: Lease, on_step: OnStep, stop: Stop) -> dict[str, Any]:
     """Do one run while no other process can write to its folder. Raises LeaseLost if another has taken it over."""
     folder = lease.folder
     provenance.set_up_torch(settings)
@@ -76,7 +73,7 @@ def _run_leased(
         warm = warm_start.ensure(settings, results)
         together = resolve(DATA_PARALLEL)(settings, results) if settings.data_parallel else None
         with together or contextlib.nullcontext(ALONE) as processes:
-            parts = assemble(settings, warm, processes)
+            parts = assemble(settings, warm.weights(), processes)
             _write_down(parts, warm, lease)
             outcome = _train_to_end(parts, lease, on_step, stop)
         lease.check()
@@ -112,7 +109,7 @@ def _write_down(parts: RunParts, warm: warm_start.WarmStart, lease: Lease) -> No
     write_json_atomic(folder / "provenance.json", record)
 
 
-def _train_to_end(parts: RunParts, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
+def _train_to_end(parts: RunParts, lease: Lease, on_step: OnStep, stop: Stop) -> Outcome:
     """Run the loop from the last checkpoint, or from the start; save the weights at its end."""
     ending, recorder = resume(parts, lease.folder)
     state, divergence = parts.state, None
@@ -142,9 +139,7 @@ def _train_to_end(parts: RunParts, lease: Lease, on_step: Callable[[int], None],
     )
 
 
-def training_loop(
-    parts: RunParts, ending: Ending, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]
-) -> None:
+def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: OnStep, stop: Stop) -> None:
     """Go on from `parts.state` with GRPO steps, evaluations and checkpoints. Raises Diverged or Interrupted."""
     settings, learner, state = parts.settings, parts.learner, parts.state
     policy, processes, saved = state.policy, learner.processes, time.perf_counter()
@@ -278,7 +273,7 @@ def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
 def follow(settings: Resolved, results: Results, processes: Processes) -> None:
     """Do this process's share of a run whose first process is in `run`; write nothing."""
     provenance.set_up_torch(settings)
-    parts = assemble(settings, warm_start.ensure(settings, results), processes)
+    parts = assemble(settings, warm_start.ensure(settings, results).weights(), processes)
     ending, recorder = resume(parts, results.run(settings.signature))
     with contextlib.suppress(Diverged, Interrupted):
         training_loop(parts, ending, recorder, lambda step: None, lambda: False)

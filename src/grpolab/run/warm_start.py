@@ -52,9 +52,9 @@ class WarmStart:
     steps: int
     seconds: float
 
-    def weights(self) -> dict[str, Tensor]:
-        """Load the weights; there are none where the warm start has no step, and the model is used as it is."""
-        return load_weights(self.folder / WEIGHTS)
+    def weights(self) -> dict[str, Tensor] | None:
+        """Load the weights; None if the warm start has no step and the model is used as it is."""
+        return load_weights(self.folder / WEIGHTS) if self.steps else None
 
     def as_outcome(self, target: float | None) -> dict[str, Any]:
         """Return the outcome as a sweep shows it, with a `reason` if the accuracy is far below the target."""
@@ -121,15 +121,13 @@ def _make(settings: Resolved, lease: Lease, on_step: OnStep) -> None:
 def _train(
     settings: Resolved, task: Task, examples: Sequence[Example], policy: Policy, journal: Journal, on_step: OnStep
 ) -> tuple[float, int]:
-    """Train until a check passes the target; leave the checked weights nearest to it in `policy`.
-
-    Without a target: train for all steps, check once. Returns accuracy and step of the weights in `policy`.
-    """
+    """Train until a check passes the target, or all steps; return accuracy and step of the weights left in `policy`."""
     warm, length = settings.warm_start, settings.max_completion_length
     seed, target, chat = warm.seed or 0, warm.target_accuracy, getattr(task, "chat", False)
     # Training prompts, because the held-out ones choose nothing. The task's own score, because arms with different
     # rewards share the warm start; and its batch size, which is in the identity, unlike that of the evaluation.
-    check = Evaluator(policy, task, task.score, examples[: warm.check_items], warm.batch_size, 1, length, seed)
+    items = examples[: warm.check_items]
+    check = Evaluator(policy, task, task.score, items, warm.batch_size, samples=1, length=length, seed=seed)
     optimizer = make_supervised_optimizer(policy, warm.learning_rate)
     best: tuple[float, float, int, dict[str, Tensor]] | None = None  # distance, accuracy, step, weights
     for step in range(1, warm.max_steps + 1):

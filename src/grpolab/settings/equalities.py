@@ -1,8 +1,8 @@
-"""Rewrite settings that are one function, written in two ways: a table of known equalities.
+"""Find runs that compute one function although their settings differ: a table of known equalities.
 
-A run's point is what decides its function: its resolved settings by key. An equality returns what the point may be
-rewritten to without a change of the gradient. Each starts from what those before it left, so their order matters. Two
-runs are one function if their points are equal in the end.
+A run's point has the resolved settings that decide its function. An equality returns new values for some keys of the
+point, which leave the gradient as it is. It sees the point after all equalities before it, so their order matters. Two
+runs compute one function if their points are equal after the last equality.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 
 Point = dict[str, Any]
-Equality = Callable[[RunSettings, Point], Point]  # its docstring says it to the user
+Equality = Callable[[RunSettings, Point], Point]  # users read its docstring
 
-# What is measured, and on what machine, is no part of the function; a seed is no arm.
 NOT_THE_FUNCTION = {"machine", "seed", "evaluation", "diagnostics"}
-EXACT: list[Equality] = []  # those that hold to rounding, in order
+EXACT: list[Equality] = []  # those that hold up to rounding, in order
 
 
 def exact(equality: Equality) -> Equality:
@@ -30,12 +29,12 @@ def exact(equality: Equality) -> Equality:
 
 
 def point_of(run: RunSettings) -> Point:
-    """Return what decides the function, by key, before any rewriting."""
+    """Return the settings that decide the function, by key, as they are resolved."""
     return resolve_run(run).model_dump(exclude=NOT_THE_FUNCTION)
 
 
 def rewrite(run: RunSettings, table: Sequence[Equality] = EXACT) -> Point:
-    """Return the run's point after all rewritings."""
+    """Return the run's point after all equalities."""
     point = point_of(run)
     for equality in table:
         point |= equality(run, point)
@@ -48,7 +47,7 @@ def differences(first: Point, second: Point) -> dict[str, tuple[Any, Any]]:
 
 
 def explain_equality(first: RunSettings, second: RunSettings, table: Sequence[Equality] = EXACT) -> list[str] | None:
-    """Return the equalities that make two runs one function, in words; None if they are not."""
+    """Return in words the equalities that make two runs one function; None if they are two."""
     points, reasons = [point_of(first), point_of(second)], []
     before = differences(*points)
     for equality in table:
@@ -65,7 +64,7 @@ def describe(equality: Equality) -> str:
 
 
 def absolute_cap(run: RunSettings) -> float | None:
-    """Return TRL's CISPO cap, which is `epsilon_high` itself and not 1 + epsilon_high; None elsewhere."""
+    """Return the cap of TRL's CISPO, which is `epsilon_high` itself, not 1 + epsilon_high; None for any other run."""
     return run.epsilon_above if run.framework == "trl" and run.kernel == "cispo" else None
 
 
@@ -194,5 +193,5 @@ def equal_lengths(run: RunSettings, point: Point) -> Point:
     return {"aggregation": "token_mean_rollout"} if constant or point["aggregation"] in MEANS else {}
 
 
-# Up to answers that end early or late, which the task's right ones do not.
+# `equal_lengths` is exact for right answers only: a wrong one may end early or late.
 AT_EQUAL_LENGTHS = (*EXACT, equal_lengths)

@@ -1,4 +1,4 @@
-"""The axes of the objective, which `grpo/loss.py` computes.
+"""The settings of the objective, which `grpo/loss.py` computes.
 
 An empty key switches its axis off and is no part of a run's signature.
 """

@@ -1,4 +1,4 @@
-"""Resolve a run: fill in what is left open, and name it by its signature. Everything that trains takes a `Resolved`."""
+"""Resolve a run: fill in its open settings, and name it by its signature. Everything that trains takes a `Resolved`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OF_WARM_START = {"task", "model", "warm_start", "max_completion_length", "temper
 
 
 class Resolved(RunSettings):
-    """One run with nothing left to be filled in; two ways to write it have become equal. `resolve_run` makes it."""
+    """One run without open settings; two ways to write the same run are equal here. `resolve_run` makes it."""
 
     @cached_property
     def signature(self) -> str:
-        """Return the name of the run's folder; computed once, from data and code as they were then."""
+        """Return the name of the run's folder. It is computed once, from data and code as they are at that moment."""
         return signature(self.identity())
 
     @cached_property
@@ -32,15 +32,15 @@ class Resolved(RunSettings):
 
     @property
     def objective(self) -> Objective:
-        """Return the part that the loss computes; a KL in the reward or in the advantage is no part of it."""
+        """Return the settings of the loss, where beta is 0 if the KL is in the reward or in the advantage."""
         axes = {name: getattr(self, name) for name in Objective.model_fields}
         beta = self.beta if self.kl_placement == "loss" else 0.0
         return Objective.model_construct(**{**axes, "beta": beta, "entropy_coef": self.entropy_coef or 0.0})
 
     def content(self) -> dict[str, Any]:
-        """Hash the data, the user's code and the local model that it names, by key, as they are at this moment.
+        """Hash the data, the user's code and the local model that the run names, by key; empty if it names none.
 
-        Empty if it names none. What cannot be read is marked, and `run.preflight` says so.
+        Content that cannot be read is marked, and `run.preflight` reports it.
         """
         named = self.model_dump(include={"task", "reward", "model"})
         if not keys_with_content(named):
@@ -49,9 +49,9 @@ class Resolved(RunSettings):
         return content
 
     def identity(self) -> dict[str, Any]:
-        """Return what the run's signature is made of: everything that is set, but the machine, and its content.
+        """Return what the signature is made of: content, and all settings but empty ones and those of the machine.
 
-        A key that is empty is left out, so that an axis that comes later, switched off, leaves old runs what they are.
+        Because empty keys are left out, a new axis that is switched off does not change the signatures of old runs.
         """
         return identified(self.model_dump(exclude={"machine"}, exclude_none=True), self.content())
 
@@ -62,15 +62,15 @@ class Resolved(RunSettings):
 
     @classmethod
     def as_planned(cls, values: Mapping[str, Any], **signatures: str) -> Self:
-        """Rebuild a run that another process has resolved, with the signatures that it had there."""
+        """Rebuild a run that another process has resolved, with its signatures from there."""
         settings = cls.model_validate(values)
         settings.__dict__.update(signatures)
         return settings
 
     def refuse_change(self, *, of_warm_start: bool = False) -> None:
-        """Raise RequestError if data or code is no longer what the signature was computed from.
+        """Raise RequestError if data or code has changed since the signature was computed.
 
-        Called once, after the run or its warm start has read its files and before anything is trained.
+        Called once, after the run or its warm start has read its files and before it trains.
         """
         if of_warm_start:
             planned, now = self.warm_start_signature, signature(self.warm_start_identity())
@@ -92,7 +92,7 @@ class Resolved(RunSettings):
 
 
 def resolve_run(composed: RunSettings) -> Resolved:
-    """Return the run that these settings ask for on this machine. Raises TypeError for one that is resolved already."""
+    """Return the resolved run of composed settings on this machine. Raises TypeError if they are resolved already."""
     if isinstance(composed, Resolved):
         raise TypeError("these settings are resolved already")
     warm_start = composed.warm_start

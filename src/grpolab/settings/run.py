@@ -1,6 +1,6 @@
-"""Check one run as Hydra composed it, and refuse `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide.
+"""Check the settings of one run as Hydra composed them: types, ranges, and keys that do not fit together.
 
-`settings/resolved.py` fills in what follows from other fields.
+`settings/resolved.py` fills in settings that follow from others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
 from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
 
-# Off is empty, so that it leaves the signatures of runs from before the switch what they are.
+# Off is empty, so that a new switch does not change the signatures of older runs.
 Switch = Annotated[Literal[True] | None, BeforeValidator(lambda value: value or None)]
 
 

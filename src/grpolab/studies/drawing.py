@@ -41,7 +41,7 @@ def assess_runs(results: Results, study: str) -> None:
 
 def unmet(results: Results, study: str) -> list[str]:
     """Return the preconditions of a study that its runs do not meet; none if they must not be compared."""
-    from grpolab.report.regimes import find_unmet_of
+    from grpolab.report.sentences import find_unmet_of
 
     try:
         return find_unmet_of(results, study)

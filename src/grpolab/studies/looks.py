@@ -43,8 +43,7 @@ Decide = Callable[[Results, list[dict[str, Any]]], Sequence[Answer]]  # from the
 
 def report_decides(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
     from grpolab.report.claims import decide
-    from grpolab.report.load import study_of
-    from grpolab.report.reference import read_all
+    from grpolab.report.load import read_all, study_of
     from grpolab.report.statistics.looks import INCONCLUSIVE
 
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in documents for cell in plan["cells"]))

@@ -8,9 +8,8 @@ from math import isnan
 from grpolab.errors import RequestError
 from grpolab.identity import ABSENT, absent
 from grpolab.paths import Results
-from grpolab.report.load import study_of
+from grpolab.report.load import read_all, study_of
 from grpolab.report.questions import margins
-from grpolab.report.reference import read_all
 from grpolab.sweep.ledger import committed_outcomes
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.registration import register

@@ -16,8 +16,8 @@ __all__ = ["Example", "Task", "make_task"]
 def make_task(settings: TaskSettings) -> Task:
     """Make the task that the settings name.
 
-    Raises RequestError where a user's class cannot be imported, refuses its options or lacks a member of `Task`, or a
-    dataset is not there.
+    Raises RequestError if a user's class cannot be imported, refuses its options or lacks a member of `Task`, or if a
+    dataset is absent.
     """
     if settings.name != "custom":
         task: Task = resolve(TASKS[settings.name])(**settings.model_dump(exclude={"name"}))

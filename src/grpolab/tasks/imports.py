@@ -16,10 +16,9 @@ _imported: dict[str, dict[str, str]] = {}  # hashes of a module's sources when i
 def load_object(key: str, path: str) -> Any:
     """Import the object at `package.module:name`, or at `path/to/file.py:name` as seen from the working directory.
 
-    A user's module is searched in the working directory too, a file in its folder. That folder goes to the end of
-    `sys.path`, and only when it is named here: nothing in it replaces an installed module. Raises RequestError, naming
-    the settings key, where the path is malformed, nothing is there, an installed module of the same name is found
-    instead, or the source has changed since this process imported it.
+    A module's folder (the working directory, or the file's) goes to the end of `sys.path`, so nothing in it replaces an
+    installed module. Raises RequestError with the settings key if the path is malformed, nothing is there, Python takes
+    an installed module of the same name, or the source has changed since this process imported it.
     """
     try:
         folder, module, name = place_of(path)

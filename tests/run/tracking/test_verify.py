@@ -116,8 +116,9 @@ def test_the_commands_make_a_store_from_the_journals_and_find_it_equal(
     assert "`grpolab track sync` makes it" in capsys.readouterr().err
     assert not (tmp_path / "another.db").exists()
     assert command("sync") == 0
+    capsys.readouterr()
     assert command("verify", STUDY, "--json") == 0
-    (comparison,) = json.loads(capsys.readouterr().out.partition("\n")[2])
+    (comparison,) = json.loads(capsys.readouterr().out)
     assert (comparison["study"], comparison["runs"], comparison["differences"]) == (STUDY, 2, [])
     with sqlite3.connect(tmp_path / "another.db") as connection:
         connection.execute("delete from latest_metrics where key in ('loss', 'grad_norm', 'reward/mean')")

@@ -42,6 +42,7 @@ APART = 3.0  # points between the error bars of two arms, so that they do not hi
 BLACK = ArmStyle("black", "-", "o")  # of a line that joins arms
 
 BandOf = Callable[[NDArray], Band]
+Places = Sequence[float] | None  # on the x axis, where they are not the values themselves
 
 
 class Drawing(NamedTuple):
@@ -120,13 +121,7 @@ class Sheet:
         self.record({"lacks": lack}, **labels)
 
     def draw_means(
-        self,
-        panel: Axes,
-        values_XS: pd.DataFrame,
-        look: ArmStyle,
-        band: BandOf,
-        places: Sequence[float] | None = None,
-        **labels: Any,
+        self, panel: Axes, values_XS: pd.DataFrame, look: ArmStyle, band: BandOf, places: Places = None, **labels: Any
     ) -> NDArray:
         """Draw and return the mean over seeds (columns) at each x (index) with its 95% interval, both from `band`.
 

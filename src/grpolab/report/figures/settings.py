@@ -140,8 +140,8 @@ def draw_batch_reuse(study: StudyRuns) -> Drawing:
         panel = sheet.grid[by_pass, facet]
         for arm, updates in study.by_arm("updates", facet):
             values_XS = pivot_seeds(updates, "iteration", "clip/active")
-            of_arm = clip_labels | {"by": "iteration", "arm": arm}
-            sheet.draw_means(panel, values_XS, sheet.styles[arm], share_band, **of_arm)
+            pass_labels: dict[str, Any] = {"metric": "clip/active", "by": "iteration", "facet": facet, "arm": arm}
+            sheet.draw_means(panel, values_XS, sheet.styles[arm], share_band, **pass_labels)
         panels.set_whole_ticks(panel)
         panel.set_xlabel("pass (0 = first)")
     sheet.mark(0, gain)

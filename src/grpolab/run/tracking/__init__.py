@@ -89,12 +89,10 @@ def check_store(uri: str) -> None:
 
 
 def check_answer(uri: str) -> None:
-    """Refuse a server or a database that does not answer before a command starts. Raises RequestError.
-
-    A process of its own asks, so that the wait ends and the command does not keep mlflow in memory.
-    """
+    """Refuse a server or database that does not answer before a command starts. Raises RequestError."""
     if sqlite_file(uri):
         return
+    # A process of its own asks, so that the wait ends and the command does not keep mlflow in memory.
     command = [*PYTHON, "-m", __name__, "--check", "--uri", uri]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)

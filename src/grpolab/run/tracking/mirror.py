@@ -255,8 +255,8 @@ class StudyMirror:
         """Write the run that holds plan, report, figures and tables; without a variant, no mean counts it."""
         study, start, output = plan["study"], _milliseconds(plan["created"]), self._results.output(plan["study"])
         tags = {"study": study, "mlflow.source.name": "grpolab report"}
-        found = client.search_runs([experiment_id], f"attributes.run_name = '{pages.SUMMARY}'")
-        run_id = (found[0] if found else client.create_run(experiment_id, start, tags, pages.SUMMARY)).info.run_id
+        made = client.search_runs([experiment_id], f"attributes.run_name = '{pages.SUMMARY}'")
+        run_id = (made[0] if made else client.create_run(experiment_id, start, tags, pages.SUMMARY)).info.run_id
         client.set_experiment_tag(experiment_id, pages.NOTE, pages.describe_study(plan, experiment_id, run_id))
         for file in (self._results.plan(study), output / "report.md"):
             if file.exists():

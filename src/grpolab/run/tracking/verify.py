@@ -104,12 +104,12 @@ def _compare_study(results: Results, store: Store, plan: Record) -> Comparison:
             if cell_run.status == "RUNNING":
                 comparison.running += 1
                 continue
-            found = [f"the store has {len(stored)} runs of it"]
+            texts = [f"the store has {len(stored)} runs of it"]
             if len(stored) == 1:
-                found = list(_compare_run(store, stored[0], cell_run))
+                texts = list(_compare_run(store, stored[0], cell_run))
         except Damaged as damage:
-            found = [f"it is damaged: {damage}"]
-        comparison.differences += [f"{mirror.run_name(cell)}: {text}" for text in found]
+            texts = [f"it is damaged: {damage}"]
+        comparison.differences += [f"{mirror.run_name(cell)}: {text}" for text in texts]
     for run in runs:
         signature = run.data.tags.get("signature", "")
         if signature in absent:
