@@ -157,6 +157,29 @@ def changed_plans(draw: st.DrawFn, template: Template) -> Hostile:
     return Hostile(readings(draw, template), ((name, content),))
 
 
+def single_values(draw: st.DrawFn, template: Template) -> Hostile:
+    """One value of a file of JSON, each place in it as likely as another, also the deep ones."""
+    patterns = ["studies/mine/plan.json", "runs/*/outcome.json", "runs/*/provenance.json", "runs/*/settings.yaml"]
+    name, content = next(iter(template.files(draw(st.sampled_from([*patterns, "warm_starts/*/outcome.json"]))).items()))
+    document = yaml.safe_load(content) if name.endswith(".yaml") else json.loads(content)
+    place = draw(st.sampled_from(list(places(document))))
+    *above, last = place
+    part = document
+    for key in above:
+        part = part[key]
+    part[last] = draw(values())
+    written = yaml.safe_dump(document) if name.endswith(".yaml") else json.dumps(document)
+    return Hostile(readings(draw, template), ((name, written.encode("utf-8", "surrogatepass")),))
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the keys that lead to each value in a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield (*place, key)
+        yield from places(part, (*place, key))
+
+
 def warm_starts(draw: st.DrawFn, template: Template) -> Hostile:
     files = template.files("warm_starts/*/*") | template.files("runs/*/provenance.json")
     name = draw(st.sampled_from(sorted(files)))
@@ -306,6 +329,7 @@ def _archive(draw: st.DrawFn, files: Mapping[str, Content]) -> bytes:
 KINDS: dict[str, Callable[[st.DrawFn, Template], Hostile]] = {
     "run folders": run_folders,
     "plans": changed_plans,
+    "values": single_values,
     "warm starts": warm_starts,
     "archives": archives,
     "leases": leases,
