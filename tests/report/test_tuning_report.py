@@ -75,6 +75,19 @@ def test_a_front_is_drawn_where_there_are_several_objectives(tmp_path):
     assert "gspo_trial_front" in names
 
 
+def test_a_tuning_of_one_key_is_drawn(tmp_path):
+    """Its colour bar could not be laid out, and `tune` ended in a ZeroDivisionError after its last trial."""
+    results = write_trials(tmp_path)
+    trials, arms = trials_of(results), json.loads(results.trials("ratio").read_text())["arms"]
+    for trial in trials:
+        trial["values"] = {"learning_rate": trial["values"]["learning_rate"]}
+    for arm in arms.values():
+        arm["space"] = {"learning_rate": arm["space"]["learning_rate"]}
+    change(results.trials("ratio"), trials=trials, arms=arms)
+    pictures = {manifest.figure: png(figure) for figure, manifest in page.draw_trials(load_trials(results, "ratio"))}
+    assert pictures["token_key_slices"]
+
+
 def test_the_budget_adds_up(tuning, made):
     table = page.budget(tuning)
     for row, trials in zip(table.numbers.itertuples(), made.values(), strict=True):

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -195,7 +195,9 @@ def draw_trials(tuning: TrialTable) -> Iterator[tuple[Figure, Manifest]]:
     for arm, study in studies.items():
         space, complete = document["arms"][arm]["space"], len(tuning.of(arm, COMPLETE))
         if complete > 1:
-            figure = _plot(plots.plot_slice, study, params=list(space), **options)
+            # One panel shares a grid with its colour bar, which the constrained layout cannot divide.
+            layout = "constrained" if len(space) > 1 else "tight"
+            figure = _plot(plots.plot_slice, study, layout=layout, params=list(space), **options)
             for key, panel in zip(sorted(space), figure.axes, strict=False):
                 panel.xaxis.set_minor_formatter(NullFormatter())  # on a short logarithmic axis they overlap
                 if isinstance(common := document["arms"][arm]["common"].get(key), float):
@@ -218,11 +220,13 @@ def draw_trials(tuning: TrialTable) -> Iterator[tuple[Figure, Manifest]]:
             yield figure, _manifest(tuning, f"{arm}_trial_front", [arm], caption)
 
 
-def _plot(plot: Callable[..., Any], *arguments: Any, **options: Any) -> Figure:
+def _plot(
+    plot: Callable[..., Any], *arguments: Any, layout: Literal["constrained", "tight"] = "constrained", **options: Any
+) -> Figure:
     """Return the figure of one of Optuna's plots, which change matplotlib's style for good and warn at each call."""
     with matplotlib.rc_context(), warnings.catch_warnings(action="ignore"):
         figure = np.ravel(plot(*arguments, **options))[0].figure
-        figure.set_layout_engine("constrained")
+        figure.set_layout_engine(layout)
     pyplot.close(figure)  # it stays as an object, without a window of pyplot
     return figure
 
