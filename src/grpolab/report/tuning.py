@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import matplotlib
 import numpy as np
@@ -183,6 +183,9 @@ def sentences(tuning: TrialTable) -> Iterator[str]:
 # --- Optuna's plots -------------------------------------------------------------------------------------------------
 
 
+Layout: TypeAlias = Literal["constrained", "tight"]
+
+
 def draw_trials(tuning: TrialTable) -> Iterator[tuple[Figure, Manifest]]:
     """Draw Optuna's plots of a tuning: the history of all arms, and of each arm what its keys do to the score."""
     metric, document, pruner = tuning.metrics[0], tuning.document, tuning.document["pruner"]
@@ -196,11 +199,12 @@ def draw_trials(tuning: TrialTable) -> Iterator[tuple[Figure, Manifest]]:
         space, complete = document["arms"][arm]["space"], len(tuning.of(arm, COMPLETE))
         if complete > 1:
             # One panel shares a grid with its colour bar, which the constrained layout cannot divide.
-            layout = "constrained" if len(space) > 1 else "tight"
+            layout: Layout = "constrained" if len(space) > 1 else "tight"
             figure = _plot(plots.plot_slice, study, layout=layout, params=list(space), **options)
             for key, panel in zip(sorted(space), figure.axes, strict=False):
                 panel.xaxis.set_minor_formatter(NullFormatter())  # on a short logarithmic axis they overlap
-                if isinstance(common := document["arms"][arm]["common"].get(key), float):
+                common = document["arms"][arm]["common"].get(key)
+                if isinstance(common, float) and "choices" not in space[key]:  # choices are places, not numbers
                     panel.axvline(common, color=QUIET, linestyle=":")
             caption = f"`{arm}`: scores of complete trials along each key; dotted: the common value."
             yield figure, _manifest(tuning, f"{arm}_key_slices", [arm], caption)
@@ -220,9 +224,7 @@ def draw_trials(tuning: TrialTable) -> Iterator[tuple[Figure, Manifest]]:
             yield figure, _manifest(tuning, f"{arm}_trial_front", [arm], caption)
 
 
-def _plot(
-    plot: Callable[..., Any], *arguments: Any, layout: Literal["constrained", "tight"] = "constrained", **options: Any
-) -> Figure:
+def _plot(plot: Callable[..., Any], *arguments: Any, layout: Layout = "constrained", **options: Any) -> Figure:
     """Return the figure of one of Optuna's plots, which change matplotlib's style for good and warn at each call."""
     with matplotlib.rc_context(), warnings.catch_warnings(action="ignore"):
         figure = np.ravel(plot(*arguments, **options))[0].figure
