@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -95,12 +96,18 @@ def test_damage_is_said_and_what_is_whole_is_read(
     assert causes(diagnosis) == named
 
 
-@pytest.mark.parametrize("signature", ["../../elsewhere", "/etc", 7])
-def test_weights_are_compared_with_no_file_outside_of_the_results(tmp_path: Path, signature: object) -> None:
+@pytest.mark.parametrize(
+    ("signature", "said"),
+    [
+        ("../../elsewhere", "'../../elsewhere' is not a warm start's signature"),
+        ("/etc", "'/etc' is not a warm start's signature"),
+        (7, "its warm_start.signature is 7"),
+    ],
+)
+def test_weights_are_compared_with_no_file_outside_of_the_results(tmp_path: Path, signature: Any, said: str) -> None:
     folder = write_run(tmp_path / "results" / "runs" / ("a" * 16))
     provenance = {"warm_start": {"signature": signature}, "dataset": {"evaluation_items": 100}}
     (folder / "provenance.json").write_text(json.dumps(provenance))
-    said = f"{signature!r} is not a warm start's signature"
     assert any(said in sentence for sentence in diagnose(folder).unknown)
 
 
