@@ -75,4 +75,5 @@ def not_planned(results: Results, study: str) -> RequestError:
     if _is_path(study) or study in available():
         return RequestError(f"study {study} is not planned in {results.root}: run `grpolab sweep {study}` first")
     have = f"planned are {', '.join(planned)}" if planned else "none is, `grpolab sweep STUDY` plans one"
-    return RequestError(f"study {study} is not planned in {results.root}{near_matches(study, planned)}: {have}")
+    near = near_matches(study, sorted({*planned, *available()}))
+    return RequestError(f"study {study} is not planned in {results.root}{near}: {have}")

@@ -90,6 +90,11 @@ def test_an_unplanned_study_is_refused_with_what_to_do(results):
         load(results, "nothing")
 
 
+def test_a_mistyped_study_is_recognised_where_nothing_is_planned(tmp_path):
+    with pytest.raises(RequestError, match=r"study clip_rang is not planned in .* \(did you mean clip_range"):
+        load(Results.open(tmp_path), "clip_rang")
+
+
 @pytest.fixture
 def reference(tmp_path) -> Results:
     """A small study as part of `reference`, and its export."""
