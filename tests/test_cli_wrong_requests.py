@@ -29,6 +29,7 @@ WRONG = [
     ("train num_minibatches=3", "must divide prompts_per_step * num_generations"),
     ("train micro_batch_size=5", "micro_batch_size=5 must divide the minibatch of 256 sequences"),
     ("train epsilon_high=-0.1", "epsilon_high=-0.1 is not allowed: it must be a number >= 0"),
+    ("train gradient_checkpointing=''", "gradient_checkpointing= is not allowed"),
     ("train learning_rate=.nan", "learning_rate=.nan is not allowed"),
     ("train data_parallel=3", "data_parallel=3 must divide the minibatch of 256 sequences"),
     ("train -m data_parallel=2 seed=0,1", "data_parallel=2 is for a single run"),

@@ -82,6 +82,12 @@ def forge_hash(folder: Path) -> None:
             "the loss: loss is not finite in 1 record",
             ["not_finite"],
         ),
+        (
+            line(7, lambda text: json.dumps(json.loads(text) | {"loss": "a word"})),
+            "0 rollout steps",
+            "the journal is damaged: loss of a record is no number",
+            [],
+        ),
         (lambda folder: (folder / "journal.jsonl").unlink(), "0 rollout steps", "the journal: there is none", []),
     ],
 )

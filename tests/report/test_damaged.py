@@ -254,6 +254,16 @@ def test_ledger_and_report_agree_on_a_run_without_its_number_of_items(
     assert "8 planned: 7 completed, 1 damaged" in capsys.readouterr().out
 
 
+def test_a_journal_that_is_a_link_to_a_secret_shows_nothing_of_it(results: Results, tmp_path: Path) -> None:
+    (tmp_path / "secret.json").write_text('{"outcome": "a-secret", "a-name": 1}')
+    (first(results) / "timing.jsonl").unlink(missing_ok=True)
+    (first(results) / "timing.jsonl").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(Damaged, match="a record's value is no number") as refused:
+        journals.read_journal(first(results))
+    assert "a-secret" not in str(refused.value)
+    assert "a-name" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [

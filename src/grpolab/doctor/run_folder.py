@@ -103,7 +103,10 @@ def _read_journal(path: Path, is_running: bool) -> tuple[dict[str, pd.DataFrame]
             for name, value in record.items():
                 if isinstance(value, str):  # "nan", "inf"
                     not_finite[name].append(int(record.get("rollout_step", 0)))
-    return {name: make_frame(rows) for name, rows in records.items()}, torn, not_finite
+    try:
+        return {name: make_frame(rows) for name, rows in records.items()}, torn, not_finite
+    except Damaged as damage:
+        return {name: make_frame([]) for name in records}, [str(damage)], {}
 
 
 def _read_kept_samples(folder: Path) -> tuple[pd.DataFrame, list[str]]:

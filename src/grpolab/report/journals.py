@@ -123,8 +123,8 @@ def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -
     records = parse_lines(journal, files[0])
     try:
         table = _columns([*records, *({"kind": "timing", **row} for row in parse_lines(timing, files[1]))])
-    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:  # a word instead of a number
-        raise Damaged(f"{folder}: a journal's record is damaged: {str(error)[:120]}") from error
+    except Damaged as damage:
+        raise Damaged(f"{folder}: {damage}") from damage
     if keep:
         with suppress(OSError), BytesIO() as file:
             feather.write_feather(table.replace_schema_metadata({"key": key}), file, compression="lz4")
@@ -133,7 +133,10 @@ def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -
 
 
 def make_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return records of one kind as columns: "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
+    """Return records of one kind as columns: "inf", "-inf" and "nan" become numbers, an absent metric NaN.
+
+    Raises Damaged where a record has something else than a number.
+    """
     return _frame(_columns(records))
 
 
@@ -142,7 +145,7 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _columns(records: list[dict[str, Any]]) -> pa.Table:
-    """Return records as columns, in the order in which they first appear; lists stay lists."""
+    """Return records as columns, in the order in which they first appear; lists stay lists. Raises Damaged."""
 
     def column(name: str) -> pa.Array:
         values = [record.get(name) for record in records]
@@ -152,7 +155,15 @@ def _columns(records: list[dict[str, Any]]) -> pa.Table:
             return pa.array([None if value is None else np.array(value, np.float32) for value in values])
         return pa.array(np.array(values, dtype=np.float64).astype(np.float32), from_pandas=True)
 
-    return pa.table({name: column(name) for name in dict.fromkeys(name for record in records for name in record)})
+    columns = {}
+    for name in dict.fromkeys(name for record in records for name in record):
+        try:
+            columns[name] = column(name)
+        except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+            # Not the value, nor a name that is not ours: the file may be a link to another one.
+            what = f"{name} of a record" if name in METRICS else "a record's value"
+            raise Damaged(f"the journal is damaged: {what} is no number") from error
+    return pa.table(columns)
 
 
 _NUMBERS_OF_SAMPLES = ("prompt_index", "sample", "reward", "advantage", "position", "old_log_prob", "ratio")

@@ -19,7 +19,7 @@ from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, W
 from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
 
 # Off is empty, so that a new switch does not change the signatures of older runs.
-Switch = Annotated[Literal[True] | None, BeforeValidator(lambda value: value or None)]
+Switch = Annotated[Literal[True] | None, BeforeValidator(lambda value: None if value is False else value)]
 
 
 class EvaluationSettings(Settings):
