@@ -133,10 +133,7 @@ def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -
 
 
 def make_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return records of one kind as columns: "inf", "-inf" and "nan" become numbers, an absent metric NaN.
-
-    Raises Damaged where a record has something else than a number.
-    """
+    """Return records of one kind as columns: "inf" and "nan" become numbers, an absent metric NaN. Raises Damaged."""
     return _frame(_columns(records))
 
 
@@ -160,8 +157,7 @@ def _columns(records: list[dict[str, Any]]) -> pa.Table:
         try:
             columns[name] = column(name)
         except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
-            # Not the value, nor a name that is not ours: the file may be a link to another one.
-            what = f"{name} of a record" if name in METRICS else "a record's value"
+            what = f"{name} of a record" if name in METRICS else "a record's value"  # the file may be a link to another
             raise Damaged(f"the journal is damaged: {what} is no number") from error
     return pa.table(columns)
 
@@ -177,13 +173,10 @@ def read_samples(file: Path, columns: list[str] | None = None) -> pd.DataFrame:
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise Damaged(f"{file} cannot be read as samples: {str(error)[:120]}") from error
     for name in columns or (*_NUMBERS_OF_SAMPLES, *_TEXTS_OF_SAMPLES):
-        if name not in samples or (name in _NUMBERS_OF_SAMPLES and not is_numeric_dtype(samples[name])):
-            raise Damaged(f"{file} cannot be read as samples: its column {name} is {_kind_of(samples, name)}")
+        kind = f"of type {samples[name].dtype}" if name in samples else "missing"
+        if kind == "missing" or (name in _NUMBERS_OF_SAMPLES and not is_numeric_dtype(samples[name])):
+            raise Damaged(f"{file} cannot be read as samples: its column {name} is {kind}")
     return samples
-
-
-def _kind_of(frame: pd.DataFrame, name: str) -> str:
-    return f"of type {frame[name].dtype}" if name in frame else "missing"
 
 
 def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
