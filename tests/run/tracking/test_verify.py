@@ -135,7 +135,7 @@ def test_the_commands_make_a_store_from_the_journals_and_find_it_equal(
 def test_wrong_requests(results: Results, word: str, capsys: pytest.CaptureFixture[str]) -> None:
     study(results)
     for wrong, said in (
-        (["clip_rang"], "did you mean clip_range?"),
+        (["clip_rang"], "did you mean clip_range"),
         (["--uri", "ftp://x"], "ftp://x is no MLflow store"),
         (["--uri", "http://127.0.0.1:9"], "Connection refused"),
     ):
