@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -187,6 +188,13 @@ def test_samples_of_other_columns_are_a_sentence(column: str, values: list[str] 
         journals.read_samples(tmp_path / "step.parquet")
 
 
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(results: Results) -> None:
+    provenance = first(results) / "provenance.json"
+    provenance.unlink()
+    os.mkfifo(provenance)
+    assert "Damaged and left out: 1 run" in screen(results, "clip_range")
+
+
 @pytest.mark.parametrize("stability", [{"tail": "ten"}, {"tails": 0.1}, {"ess": True}])
 def test_a_plan_whose_thresholds_are_no_numbers_is_refused(
     original: Results, results: Results, stability: dict[str, object]
@@ -260,8 +268,7 @@ def test_a_journal_that_is_a_link_to_a_secret_shows_nothing_of_it(results: Resul
     (first(results) / "timing.jsonl").symlink_to(tmp_path / "secret.json")
     with pytest.raises(Damaged, match="a record's value is no number") as refused:
         journals.read_journal(first(results))
-    assert "a-secret" not in str(refused.value)
-    assert "a-name" not in str(refused.value)
+    assert not re.search("a-secret|a-name", str(refused.value))
 
 
 @pytest.mark.parametrize(

@@ -85,12 +85,9 @@ def test_a_shared_run_is_parsed_once(results, monkeypatch):
     assert sorted(read) == sorted({cell["signature"] for cell in cells_of(results)})
 
 
-def test_an_unplanned_study_is_refused_with_what_to_do(results):
+def test_an_unplanned_study_is_refused_with_what_to_do(results, tmp_path):
     with pytest.raises(RequestError, match=r"study nothing is not planned in .*: (planned are|none is)"):
         load(results, "nothing")
-
-
-def test_a_mistyped_study_is_recognised_where_nothing_is_planned(tmp_path):
     with pytest.raises(RequestError, match=r"study clip_rang is not planned in .* \(did you mean clip_range"):
         load(Results.open(tmp_path), "clip_rang")
 

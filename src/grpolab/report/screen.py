@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpolab.paths import Results, read_json, write_json_atomic
+from grpolab.paths import Results, open_file, read_json, write_json_atomic
 from grpolab.report.plans import plans_of
 from grpolab.report.registered import registry_at
 
@@ -118,7 +118,7 @@ def _hash_of(files: Iterable[Path], words: str = "") -> str:
     whole = hashlib.sha256(words.encode())
     for path in files:
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=open_file) as file:  # a pipe would be waited for
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             content = type(error).__name__
