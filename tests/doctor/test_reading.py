@@ -296,7 +296,7 @@ def test_command_on_a_run_of_mlflow_by_trl(tmp_path: Path, capsys: pytest.Captur
     assert main(["diagnose", run_id, "--uri", f"sqlite:///{tmp_path}/none.db", "--results", str(tmp_path)]) == 2
 
 
-@pytest.mark.parametrize("words", [["diagnose"], ["diagnose", "--from", "trl"]])
+@pytest.mark.parametrize("words", [["diagnose"], ["diagnose", "--from", "trl"], ["compare"]])
 def test_a_name_too_long_for_a_path_is_a_sentence(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "z" * 5000]) == 2
     assert capsys.readouterr().err.startswith("grpolab: ")

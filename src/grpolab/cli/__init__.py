@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -36,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            say(f"grpolab: {error.filename!s:.60}: {error.strerror}", error=True)
+            return WRONG_REQUEST
         if error.errno not in DISK_ERRORS:
             raise
         say(f"grpolab: {error.filename or 'the disk'}: {error.strerror}", error=True)
