@@ -73,7 +73,7 @@ def keys_with_content(settings: Mapping[str, Any]) -> list[str]:
 
 
 def unrecorded(settings: Mapping[str, Any], content: Mapping[str, Any]) -> str:
-    """Return, joined by 'and', the keys of a run's settings that name content of which no hash was recorded."""
+    """Return the keys of a run's settings whose content has no recorded hash, joined by 'and'."""
     return " and ".join(key for key in keys_with_content(settings) if key not in content)
 
 

@@ -31,7 +31,7 @@ def geometry(arguments: argparse.Namespace) -> None:
 @command(
     RESULTS,
     option("study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY", help=f"default: {REFERENCE_STUDY}"),
-    flag("--append", "add its finished seeds to what is there"),
+    flag("--append", "add the study's finished seeds to the outcome that is there"),
 )
 def export_reference(arguments: argparse.Namespace) -> None:
     """Keep a study's outcome in results/reference/."""

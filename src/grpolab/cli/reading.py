@@ -263,14 +263,13 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     from grpolab.report import inspect
 
     name, place = arguments.run, Path(arguments.run)
-    is_file = os.path.isfile(name)  # `Path` raises where a name is too long
-    if os.path.isdir(name) and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
+    if place.is_dir() and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
         from grpolab.doctor.other_runs import find_only_run
 
         return examine(find_only_run(arguments.framework, name))
-    if arguments.framework or is_file:
+    if arguments.framework or place.is_file():
         return diagnose_log(arguments.framework, place)
-    if not os.path.exists(name) and (place.suffix or len(place.parts) > 1):
+    if not place.exists() and (place.suffix or len(place.parts) > 1):
         raise RequestError(f"RUN={name}: there is no such file or folder; `grpolab status --json` lists signatures")
     results = results_of(arguments)
     if not arguments.uri:

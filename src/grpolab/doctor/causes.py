@@ -104,7 +104,7 @@ class Symptom:
 
 
 def read_table() -> tuple[list[Symptom], dict[str, str]]:
-    """Return the symptoms of `causes.yaml`, the last of which is about what is normal, and the metrics `needed`."""
+    """Return the symptoms of `causes.yaml`, last what is normal, and the metrics that a diagnosis needs."""
     text = Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8")
     table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     needed = table.pop("needed")

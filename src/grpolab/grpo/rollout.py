@@ -57,7 +57,7 @@ class Collector:
 
     def scored(
         self,
-        policy: Policy,  # of which only tokenizer and device are used
+        policy: Policy,  # only its tokenizer and device are used
         step: int,
         prompts: Prompts,
         completions: Completions,

@@ -69,7 +69,7 @@ class Source:
         # A name is that of its function (`train:args`), or of the file (`:args`).
         self.names: dict[str, list[ast.expr | None]] = defaultdict(list)  # all that is assigned to each
         self.changes: dict[str, dict[str | None, str]] = defaultdict(dict)  # name -> key of it (None: any) -> source
-        self.functions: dict[ast.Name, str] = {}  # of which each name is
+        self.functions: dict[ast.Name, str] = {}  # the function in which each name stands
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)  # by the last part of what is called
         self.returns: dict[str, list[ast.expr | None]] = defaultdict(list)  # of each function
         self.classes: dict[str, ast.ClassDef] = {}

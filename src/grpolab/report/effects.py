@@ -43,7 +43,7 @@ class Decision:
         return min(self.p * ALPHA / self.level, 1.0)
 
     def estimate(self, values_S: NDArray, tasks: int = 1) -> tuple[float, float, float]:
-        """Return mean and interval at the level of the decision, of which each of several tasks has its share.
+        """Return mean and interval at the level of the decision, which several tasks divide among them.
 
         The median without an interval where a value is infinite; no interval where too few values differ.
         """

@@ -151,7 +151,7 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
         values_STA = values.to_numpy(dtype=np.float64).reshape(len(values), len(tasks), len(arms))
         # Margin and condition are those of the first look: later seeds must not change what was decided.
         first = here[here["seed"].isin(values.index[: looks[0]])]
-        if entry:  # what has none is null in the registry
+        if entry:  # a place without a margin is null in the registry
             margin_T = np.array([entry["margins"].get(place) for place in _places(where, tasks)], dtype=np.float64)
         else:
             margin_T = np.array([_margin(study, hypothesis, first[first["task"] == task]) for task in tasks])

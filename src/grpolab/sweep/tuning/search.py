@@ -50,7 +50,7 @@ class RunningTrial:
         self._runs = self._judge_runs()
 
     def advance(self) -> Cell | None:
-        """Read what is there; return the run that the trial waits for, None once it has ended."""
+        """Read the runs that have ended; return the run that the trial waits for, None if the trial has ended."""
         return next(self._runs, None)
 
     def _end(self, state: str, reason: str | None = None) -> None:
