@@ -40,19 +40,17 @@ from grpolab.vocabulary import DAMAGED, RESULTS
 # A count is written as an integer, any other threshold as a number.
 THRESHOLDS = {field.name: (int,) if isinstance(field.default, int) else (int, float) for field in fields(Thresholds)}
 _PROVENANCE: Shape = {
-    **{
-        "warm_start?": (NONE, {f"{key}?": shape for key, shape in WARM_START.items()}),
-        "content?": (NONE, {EACH: dict}),
-    },
+    "warm_start?": (NONE, {f"{key}?": shape for key, shape in WARM_START.items()}),
+    "content?": (NONE, {EACH: dict}),
     **dict.fromkeys(("dataset?", "hardware?", "framework?"), (dict, NONE)),
     **dict.fromkeys(("diff?", "commit?", "lock_sha256?", "python?"), TEXT),
     **{"results_version?": COUNT, "threads?": COUNT, "dirty?": bool},
 }
 _NAMES: Shape = [str]
-_VALUE = (int, float, bool, NONE, str)
+_SCALAR: Shape = (int, float, bool, NONE, str)
 _SETTINGS: Shape = {  # of a cell, those that a report computes with
     **dict.fromkeys(("num_iterations?", "num_minibatches?", "prompts_per_step?", "num_generations?"), int),
-    **dict.fromkeys(("epsilon?", "epsilon_high?", "max_grad_norm?", "model?"), _VALUE),
+    **dict.fromkeys(("epsilon?", "epsilon_high?", "max_grad_norm?", "model?"), _SCALAR),
     **dict.fromkeys(("kernel?", "task?", "importance_sampling_level?"), str),
 }
 _PLAN: Shape = {

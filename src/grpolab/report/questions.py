@@ -144,7 +144,7 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
     for where, here, tasks, arms in _combinations(study, hypothesis):
         cells = here[here["arm"].isin(arms)]
         deciding = here[here["arm"].isin({*arms, provided.get("of")})]
-        label = label_of(entry, {study.name, owner.name}, deciding)
+        label, why = label_of(entry, {study.name, owner.name}, deciding)
         if entry:
             cells = cells[cells["seed"].isin(entry["seeds"])]
         values = _values(hypothesis, here, cells, tasks, arms, entry)
@@ -167,9 +167,14 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
             score["score_name"] = study.score_name
             score["start_ST"] = _shared(study, compared, "start", values.index, tasks)
             score["gain_ST"] = _shared(study, baseline, "gain", values.index, tasks)
-        gaps = _gaps(cells, values.index, entry)
-        numbers = (tasks, arms, values_STA, margin_T, looks)
-        yield Question(study.name, hypothesis, where, *numbers, family, *label, void, gaps, **score)
+        words: dict[str, Any] = {
+            "family": family,
+            "label": label,
+            "why": why,
+            "void": void,
+            "gaps": _gaps(cells, values.index, entry),
+        }
+        yield Question(study.name, hypothesis, where, tasks, arms, values_STA, margin_T, looks, **words, **score)
 
 
 def _combinations(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
