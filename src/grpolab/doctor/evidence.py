@@ -70,11 +70,8 @@ def neighbour_noise(values: Floats) -> float:
 
 def pieces(rollouts: pd.DataFrame) -> list[tuple[int, float]]:
     """Return the last step and the mean reward of each of SPANS equal pieces of a log, or of fewer."""
-    if REWARD not in rollouts:
-        return []
-    known = rollouts.loc[rollouts[REWARD].notna(), ["rollout_step", REWARD]]
-    steps, rewards = known["rollout_step"].to_numpy(), known[REWARD].to_numpy()
-    parts = np.array_split(np.arange(len(known)), min(SPANS, len(known)) or 1)
+    steps, rewards = both(rollouts, "rollout_step", REWARD)
+    parts = np.array_split(np.arange(len(steps)), min(SPANS, len(steps)) or 1)
     return [(int(steps[rows].max()), float(rewards[rows].mean())) for rows in parts if len(rows)]
 
 

@@ -227,7 +227,10 @@ def _number(written: Any) -> float | None:
 
 def _first(columns: pd.DataFrame, names: Iterable[str]) -> pd.Series:
     """Return for each row the first number under one of the names."""
-    return columns.reindex(columns=list(names)).bfill(axis=1).iloc[:, 0]
+    first, *others = [columns[name] for name in names if name in columns] or [pd.Series(np.nan, columns.index)]
+    for other in others:
+        first = first.fillna(other)
+    return first
 
 
 def _positions(framework: str, columns: pd.DataFrame) -> pd.DataFrame:
