@@ -24,8 +24,6 @@ DIAGNOSTICS_OFF = [
     *(f"diagnostics.{interval}=0" for interval in ("histogram_every", "samples_every", "kl_ref_every")),
 ]
 WORDS = ("banana", "cabbage", "concert", "daffodil", "elephant", "fluffy", "giggle", "hitchhike", "igloo", "jujube")
-
-
 Side = Callable[[Path, argparse.Namespace], tuple[list[Cost], list[Cost]]]
 
 

@@ -171,10 +171,8 @@ def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, A
     )
     trainer.train()
     cost, begun = clock() - begun, clock()
-    learnt = {
-        "accuracy": expected_accuracy(trainer.model, trainer.processing_class, task),
-        **mean_curves(trainer.state.log_history, 1),
-    }
+    accuracy = expected_accuracy(trainer.model, trainer.processing_class, task)
+    learnt = {"accuracy": accuracy, **mean_curves(trainer.state.log_history, 1)}
     ends = [end.cpu for end in trainer.marks[1::2]]
     step = median_step(ends[:: ours.num_iterations], ours.num_iterations)
     return Run(*cost, step, learnt, (clock() - begun).cpu)

@@ -1,6 +1,6 @@
 """Do the statistics of a report keep their promises? `make bench WHAT=self-check`
 
-    python benchmarks/self_check.py STUDY [--studies 2000] [--seed 0] [--results FOLDER]
+    python benchmarks/self_check.py [--studies 2000] [--seed 0] [--results FOLDER]
 
 Writes the rates to results/self_check/; the exit code is 1 if one is not as promised. See README.md here.
 """
@@ -19,14 +19,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from grpolab.errors import RequestError
 from grpolab.paths import Results, write_text_atomic
-from grpolab.report.load import StudyRuns, load
-from grpolab.report.measures import by_cell
 from grpolab.report.statistics import looks, tests
 from grpolab.report.statistics.intervals import COVERAGE, iqm, resample, sd_interval, t_interval
-from grpolab.report.text import NONE, count, markdown_table, probability
-from grpolab.study_names import planned_name
+from grpolab.report.text import NONE, markdown_table, probability
 
 ALPHA = 0.05
 LEVEL, BELOW, COVERS = (0.03, 0.07), (0.0, 0.06), (0.93, 0.97)  # promises: a rate must lie within
@@ -44,14 +40,7 @@ SHAPES = {
     "t with 3 degrees": (lambda rng, size: rng.standard_t(3, size) / 3**0.5, LOOKS_BELOW),
     "exponential": (lambda rng, size: rng.exponential(size=size) - 1, NOTHING),
 }
-LEAST_RUNS, RESAMPLES = 40, 1000  # of one arm under two names
-METRICS = ("final_score", "entropy_last", "clip/active", "kl_old", "grad_norm_max")
 WRONG, COVERAGE_OF, POWER_OF = "false positives", "coverage", "power"
-ONE_ARM = "one arm twice"
-NOTE = (
-    f"`{ONE_ARM}`: {{runs}} that differ only in their seeds within each of {{facets}}, paired at random, each in one"
-    " pair at most. The resamples share runs, so the interval of that share is too narrow, and nothing is promised."
-)
 Rng = np.random.Generator
 
 
@@ -181,76 +170,24 @@ def paired_studies(studies: int, n: int, rng: Rng, effect: float = 0.0) -> list[
     return [tests.paired_difference(pd.Series(arm_S), pd.Series(baseline_S)) for arm_S, baseline_S in sides]
 
 
-def baseline_runs(studies: Sequence[StudyRuns]) -> list[NDArray]:
-    """Return METRICS of the baseline's runs of each facet in units of their spread there, (S, metrics) each.
-
-    Each run counts once. Left out are runs without a value of each metric, facets with fewer seeds than the first look,
-    and facets where a metric has no spread. Raises RequestError below LEAST_RUNS.
-    """
-    groups = list[pd.DataFrame]()
-    for study in studies:
-        if not study.cells.empty:
-            runs = study.done.loc[study.done["arm"] == study.baseline, ["signature", "facet"]]
-            runs = runs.assign(**{metric: by_cell(study, metric) for metric in METRICS})
-            runs = runs[np.isfinite(runs[[*METRICS]]).all(axis=1)]
-            groups += [group for _, group in runs.groupby("facet", sort=False)]
-    facets, seen = list[NDArray](), set[str]()
-    for runs in sorted(groups, key=len, reverse=True):  # studies share runs: the largest first
-        fresh = runs.loc[~runs["signature"].isin(seen), [*METRICS]].to_numpy()
-        if len(fresh) >= looks.LOOKS[0] and (spread := fresh.std(axis=0, ddof=1)).all():
-            seen |= set(runs["signature"])
-            facets.append(fresh / spread)
-    if (total := sum(map(len, facets))) < LEAST_RUNS:
-        raise RequestError(
-            f"study={studies[-1].name}: an A/A study of its runs needs {LEAST_RUNS} runs of a baseline in facets of"
-            f" {looks.LOOKS[0]} seeds or more, it has {total}: name a study with more"
-        )
-    return facets
-
-
-def split_one_arm(facets: Sequence[NDArray], rng: Rng) -> list[Check]:
-    """Run an A/A study: pair the runs of a facet at random, and decide as if they were of two arms.
-
-    Each metric is a study of its own, and all of them together are one. The planned looks decide if there are pairs for
-    all of them, else one look at the first five.
-    """
-    resamples = []
-    for _ in range(RESAMPLES):
-        shuffled = [rng.permutation(values) for values in facets]
-        pairs = [values[: len(values) // 2] - values[len(values) // 2 :][: len(values) // 2] for values in shuffled]
-        resamples.append(rng.permutation(np.concatenate(pairs))[: looks.LOOKS[-1]].T)
-    values_RMS = np.array(resamples)
-    planned = looks.LOOKS if values_RMS.shape[-1] == looks.LOOKS[-1] else looks.LOOKS[:1]
-    checks = []
-    for name, of in [(metric, [m]) for m, metric in enumerate(METRICS)] + [("any of these", [*range(len(METRICS))])]:
-        decisions = looks.decide(looks.run_tests(values_RMS[:, of], np.nan, 1.0, looks=planned))
-        rate = float((decisions.verdict != looks.INCONCLUSIVE).any(-1).mean())
-        checks.append(Check(WRONG, f"{ONE_ARM}: {name}", planned[-1], rate, NOTHING, RESAMPLES))
-    return checks
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run every check and write the page; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", metavar="STUDY", help="a study or collection with 40 runs of its baselines")
     parser.add_argument("--studies", type=int, default=2000, help="simulated studies of each check")
     parser.add_argument("--seed", type=int, default=0, help="of the generator")
     parser.add_argument("--results", type=Path, default=Path("results"))
     options = parser.parse_args(arguments)
-    results, rng = Results.open(str(options.results)), np.random.default_rng(options.seed)
-    facets = baseline_runs(load(results, planned_name(results, options.study)))  # first: it may refuse
-    checks = [*simulate(options.studies, rng), *split_one_arm(facets, rng)]
-    note = NOTE.format(runs=count(sum(map(len, facets)), "run"), facets=count(len(facets), "facet"))
-    about = f"Simulated studies (generator seed {options.seed}), and runs of `{options.study}`."
+    checks = simulate(options.studies, np.random.default_rng(options.seed))
+    about = f"Simulated studies, generator seed {options.seed}."
     table = markdown_table(pd.DataFrame([check.row() for check in checks]))
-    page = results.root / "self_check" / "self_check.md"
-    write_text_atomic(page, f"# Self-check of the statistics\n\n{about}\n\n{table}\n\n{note}\n")
-    broken = [check for check in checks if not check.holds]
-    for check in broken:
-        low, high = check.bounds
-        print(f"{check.name}, n={check.n}: {check.kind} {check.rate:.3f}, not between {low:.3f} and {high:.3f}")
+    page = Results.open(str(options.results)).root / "self_check" / "self_check.md"
+    write_text_atomic(page, f"# Self-check of the statistics\n\n{about}\n\n{table}\n")
+    for check in checks:
+        if not check.holds:
+            low, high = check.bounds
+            print(f"{check.name}, n={check.n}: {check.kind} {check.rate:.3f}, not between {low:.3f} and {high:.3f}")
     print(page)
-    return int(bool(broken))
+    return int(not all(check.holds for check in checks))
 
 
 if __name__ == "__main__":
