@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import subprocess
@@ -75,7 +74,7 @@ def test_self_check_finds_the_promise_that_is_broken(
 def test_planned_looks_keep_their_promises_and_a_looser_level_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = self_check.planned_looks(4000, np.random.default_rng(0))
     assert [check.name for check in checks if not check.holds] == []
-    monkeypatch.setattr(self_check.looks, "decide", functools.partial(self_check.looks.decide, alpha=0.1))
+    monkeypatch.setattr(self_check.looks, "ALPHA", 0.1)
     loose = self_check.planned_looks(4000, np.random.default_rng(0))
     assert {"planned looks, m=1, normal", "planned looks, m=4, normal"} <= {c.name for c in loose if not c.holds}
 
