@@ -1,45 +1,20 @@
-"""Baselines that rewards are compared with, and scales that they are divided by; `registry.py` loads them by name."""
+"""Baselines and scales of rewards that no study here compares. `registry.py` loads them by name.
+
+Their arguments and results are those of `grpo/advantages.py`.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from grpolab.grpo.advantages import Scored, by_group, equal_rewards
-
-
-def _within_groups(scored: Scored, baseline: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
-    """Apply a baseline within groups; that of equal rewards is their own value, however a mean of equals may round."""
-
-    def exact(rewards_PN: Tensor, *others_PN: Tensor) -> Tensor:
-        if rewards_PN.shape[1] == 1:
-            return torch.zeros_like(rewards_PN) if scored.lone_reward else rewards_PN
-        return torch.where(equal_rewards(rewards_PN)[:, None], rewards_PN, baseline(rewards_PN, *others_PN))
-
-    return by_group(scored.group_B, exact, scored.rewards_B, *columns_B)
-
-
-def no_baseline(scored: Scored) -> Tensor:
-    """0: the reward itself. REINFORCE; verl `reinforce_plus_plus` before its whitening."""
-    return torch.zeros_like(scored.rewards_B)
-
-
-def group_mean(scored: Scored) -> Tensor:
-    """Mean of the group. GRPO (2402.03300)."""
-    return _within_groups(scored, lambda rewards_PN: rewards_PN.mean(1, keepdim=True))
+from grpolab.grpo.advantages import Scored, by_group, mean_of_others, std_of_group, within_groups
 
 
 def batch_mean(scored: Scored) -> Tensor:
     """Mean of the batch. ROLL `norm_mean_type` batch; the last step of GDPO."""
     rewards_B = scored.rewards_B
     return rewards_B if (rewards_B == rewards_B[:1]).all() else rewards_B.mean().expand_as(rewards_B)
-
-
-def leave_one_out(scored: Scored) -> Tensor:
-    """Mean of the others of the group. RLOO (2402.14740)."""
-    return _within_groups(scored, _mean_of_others)
 
 
 def length_weighted(scored: Scored) -> Tensor:
@@ -49,7 +24,7 @@ def length_weighted(scored: Scored) -> Tensor:
     def weighted(rewards_PN: Tensor, lengths_PN: Tensor) -> Tensor:
         return (lengths_PN * rewards_PN).sum(1, keepdim=True) / lengths_PN.sum(1, keepdim=True)
 
-    return _within_groups(scored, weighted, scored.lengths_B.to(scored.rewards_B.dtype))
+    return within_groups(scored, weighted, scored.lengths_B.to(scored.rewards_B.dtype))
 
 
 def second_best(scored: Scored) -> Tensor:
@@ -70,26 +45,9 @@ def given(scored: Scored) -> Tensor:
     return scored.baseline_B
 
 
-def unscaled(scored: Scored, epsilon: float) -> Tensor:
-    """1. Dr. GRPO (2503.20783)."""
-    return torch.ones_like(scored.rewards_B)
-
-
-def group_std(scored: Scored, epsilon: float) -> Tensor:
-    """Std of the group with Bessel's correction, plus epsilon. GRPO; TRL, verl, ROLL."""
-    return _group_std(scored, ddof=1) + epsilon
-
-
 def group_population_std(scored: Scored, epsilon: float) -> Tensor:
     """Std of the group over n, plus epsilon. open-instruct `standard` (np.std)."""
-    return _group_std(scored, ddof=0) + epsilon
-
-
-def batch_std(scored: Scored, epsilon: float) -> Tensor:
-    """Std of the batch with Bessel's correction, plus epsilon; 1 for a batch of one. TRL, ROLL, AReaL `batch`."""
-    rewards_B = scored.rewards_B
-    std = rewards_B.std() if len(rewards_B) > 1 else rewards_B.new_ones(())
-    return (std + epsilon).expand_as(rewards_B)
+    return std_of_group(scored, ddof=0) + epsilon
 
 
 def leave_one_out_std(scored: Scored, epsilon: float) -> Tensor:
@@ -99,7 +57,7 @@ def leave_one_out_std(scored: Scored, epsilon: float) -> Tensor:
         others = rewards_PN.shape[1] - 1
         if others < 2:
             return torch.ones_like(rewards_PN)
-        deviation_PNN = rewards_PN[:, None, :] - _mean_of_others(rewards_PN)[:, :, None]
+        deviation_PNN = rewards_PN[:, None, :] - mean_of_others(rewards_PN)[:, :, None]
         own_NN = torch.eye(others + 1, dtype=torch.bool, device=rewards_PN.device)
         square_PNN = deviation_PNN.square().masked_fill(own_NN, 0.0)
         std_PN = (square_PNN.sum(2) / (others - 1)).sqrt()
@@ -123,18 +81,3 @@ def nonzero_share(scored: Scored, epsilon: float) -> Tensor:
     rewards_B = scored.rewards_B
     count = rewards_B.count_nonzero().clamp(min=1)
     return (count.to(rewards_B.dtype) / len(rewards_B)).expand_as(rewards_B)
-
-
-def _mean_of_others(rewards_PN: Tensor) -> Tensor:
-    return (rewards_PN.sum(1, keepdim=True) - rewards_PN) / (rewards_PN.shape[1] - 1)
-
-
-def _group_std(scored: Scored, ddof: int) -> Tensor:
-    """Return the std of the group, 1 for a group of one, which has none."""
-
-    def std(rewards_PN: Tensor) -> Tensor:
-        if rewards_PN.shape[1] == 1:
-            return torch.ones_like(rewards_PN)
-        return rewards_PN.std(1, correction=ddof, keepdim=True)
-
-    return by_group(scored.group_B, std, scored.rewards_B)
