@@ -81,7 +81,7 @@ AGGREGATIONS = _places(
 KL_ESTIMATORS = _places("grpolab.grpo.kl", "k1", "k2", "k3", abs="absolute")
 
 # Advantage estimator: the baseline that rewards are compared with. Scale: what their difference is divided by.
-BASELINES, MORE_BASELINES = "grpolab.grpo.advantages", "grpolab.frameworks.baselines"
+BASELINES, MORE_BASELINES = "grpolab.grpo.baselines", "grpolab.frameworks.baselines"
 ADVANTAGES = {
     **_places(BASELINES, "group_mean", "leave_one_out", none="no_baseline"),
     **_places(MORE_BASELINES, "batch_mean", "length_weighted", "second_best", "given"),

@@ -21,8 +21,8 @@ from grpolab.doctor.run_folder import read_run
 from grpolab.meanings import METRICS, POSITIONS
 from grpolab.paths import Results, project_root
 from grpolab.readers.trl_callback import RunFolder
-from grpolab.sweep import housekeeping
-from grpolab.sweep.housekeeping import find_unasked
+from grpolab.studies import housekeeping
+from grpolab.studies.housekeeping import find_unasked
 
 PYTHON = Path(os.environ.get("TRL_PYTHON", project_root() / ".venv-bench" / "bin" / "python"))
 

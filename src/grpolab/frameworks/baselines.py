@@ -1,6 +1,6 @@
 """Baselines and scales of rewards that no study here compares. `registry.py` loads them by name.
 
-Their arguments and results are those of `grpo/advantages.py`.
+Their arguments and results are those of `grpo/baselines.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grpolab.grpo.advantages import Scored, by_group, mean_of_others, std_of_group, within_groups
+from grpolab.grpo.advantages import Scored, by_group
+from grpolab.grpo.baselines import mean_of_others, std_of_group, within_groups
 
 
 def batch_mean(scored: Scored) -> Tensor:

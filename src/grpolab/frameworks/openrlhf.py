@@ -14,7 +14,8 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.grpo.advantages import advantages, group_std
+from grpolab.grpo.advantages import advantages
+from grpolab.grpo.baselines import group_std
 from grpolab.grpo.loss import Loss, LossInputs
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve
