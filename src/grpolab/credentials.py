@@ -34,6 +34,8 @@ HIDDEN = "***"
 USER = re.compile(r"(?<=://)([^:/?#@\s]*):[^\s\"'<>\\]{0,512}@")  # user:password@
 HTTP_USER = re.compile(r"(https?://)[^/?#@\s\"'<>\\]+@")  # a user alone may be a token
 
+OPTION = re.compile(r"(?:password|passwd|pwd|token|secret)\w*(?:=|%3D)[^&;%\s]+", re.IGNORECASE)  # of a URI
+
 _WORDS = (
     r"(?:password|passwd|pwd|passphrase|secret|(?:api|access|secret|private)[_-]?key|(?:api|auth|access)[_-]?token)"
 )
@@ -140,6 +142,17 @@ def reveals(key: str, value: Any) -> bool:
     """Return True if a setting would be masked, written as `key=value`."""
     text = f"{key}={value}"
     return without_secrets(text) != text
+
+
+def password_problem(uri: str) -> str | None:
+    """Return why a URI with a password or a token is refused; None if it has none."""
+    if not any(pattern.search(uri) for pattern in (USER, HTTP_USER, OPTION)):
+        return None
+    return (
+        "has a password in it, which would be written down with every run: leave it to the environment"
+        " (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN for a server, PGPASSWORD or"
+        " ~/.pgpass for PostgreSQL)"
+    )
 
 
 def variables_named(value: Any) -> list[str]:

@@ -6,27 +6,29 @@ for it. This module does not import mlflow, which takes seconds.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
-from grpolab.credentials import HTTP_USER, USER
+from grpolab.credentials import password_problem
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
+from grpolab.terminal import say
 
+Say = Callable[[str], object]
 SQLITE = "sqlite:///"
 # In memory, or with options behind a `?`, an SQLite store would be another file.
 WELL_FORMED = re.compile(
     r"sqlite:///[^?:]*[^?:/]|https?://[^/:]+(:[0-9]+)?(/.*)?|(postgresql|mysql|mssql)(\+\w+)?://.+"
 )
-OPTION = re.compile(r"(?:password|passwd|pwd|token|secret)\w*(?:=|%3D)[^&;%\s]+", re.IGNORECASE)
 ANSWER_SECONDS = 45.0  # how long a command waits for a server or a database, the import of mlflow included
 # Read by mlflow. No request is repeated, because a run whose answer was lost would be created twice; no connection is
 # kept to an SQLite file that may be replaced.
@@ -66,17 +68,6 @@ def is_server(uri: str) -> bool:
     return uri.startswith("http")
 
 
-def password_problem(uri: str) -> str | None:
-    """Return why a URI with a password or a token is refused; None if it has none."""
-    if not any(pattern.search(uri) for pattern in (USER, HTTP_USER, OPTION)):
-        return None
-    return (
-        "has a password in it, which would be written down with every run: leave it to the environment"
-        " (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN for a server, PGPASSWORD or"
-        " ~/.pgpass for PostgreSQL)"
-    )
-
-
 def check_store(uri: str) -> None:
     """Refuse a store that cannot work, without asking a server. Raises RequestError."""
     file, problem = sqlite_file(uri), password_problem(uri)
@@ -93,7 +84,7 @@ def check_answer(uri: str) -> None:
     if sqlite_file(uri):
         return
     # A process of its own asks, so that the wait ends and the command does not keep mlflow in memory.
-    command = [*PYTHON, "-m", __name__, "--check", "--uri", uri]
+    command = [*PYTHON, "-m", __name__, json.dumps({"uri": uri})]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
@@ -130,18 +121,13 @@ class MirrorProcess:
     """
 
     def __init__(
-        self,
-        results: Results,
-        uri: str,
-        studies: Iterable[str],
-        say: Callable[[str], object] = lambda sentence: None,
-        rebuild: bool = False,
+        self, results: Results, uri: str, studies: Sequence[str], say: Say = say, rebuild: bool = False
     ) -> None:
         """Start it. `say` is called from a thread when the store fails, and when it works again."""
-        options = ["--results", str(results.root), "--uri", uri, *["--rebuild"] * rebuild, *studies]
+        arguments = {"results": str(results.root), "uri": uri, "studies": studies, "rebuild": rebuild}
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         self._process = subprocess.Popen(
-            [*PYTHON, "-m", __name__, *options],
+            [*PYTHON, "-m", __name__, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -151,7 +137,7 @@ class MirrorProcess:
         self._listener = threading.Thread(target=self._listen, args=(say,), daemon=True)
         self._listener.start()
 
-    def _listen(self, say: Callable[[str], object]) -> None:
+    def _listen(self, say: Say) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
             say(line.rstrip())
@@ -168,6 +154,6 @@ class MirrorProcess:
         return (errors or ["the tracking process was killed"])[-1] if self._process.returncode else None
 
 
-def synchronise(results: Results, uri: str, studies: Iterable[str], rebuild: bool = False) -> str | None:
+def synchronise(results: Results, uri: str, studies: Sequence[str], rebuild: bool = False) -> str | None:
     """Bring the store up to date once; with `rebuild`, make it anew. Return what `MirrorProcess.close` returns."""
     return MirrorProcess(results, uri, studies, rebuild=rebuild).close()
