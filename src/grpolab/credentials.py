@@ -150,8 +150,7 @@ def password_problem(uri: str) -> str | None:
         return None
     return (
         "has a password in it, which would be written down with every run: leave it to the environment"
-        " (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN for a server, PGPASSWORD or"
-        " ~/.pgpass for PostgreSQL)"
+        " (for a server MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD; for PostgreSQL PGPASSWORD)"
     )
 
 
