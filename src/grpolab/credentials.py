@@ -34,8 +34,6 @@ HIDDEN = "***"
 USER = re.compile(r"(?<=://)([^:/?#@\s]*):[^\s\"'<>\\]{0,512}@")  # user:password@
 HTTP_USER = re.compile(r"(https?://)[^/?#@\s\"'<>\\]+@")  # a user alone may be a token
 
-OPTION = re.compile(r"(?:password|passwd|pwd|token|secret)\w*(?:=|%3D)[^&;%\s]+", re.IGNORECASE)  # of a URI
-
 _WORDS = (
     r"(?:password|passwd|pwd|passphrase|secret|(?:api|access|secret|private)[_-]?key|(?:api|auth|access)[_-]?token)"
 )
@@ -142,16 +140,6 @@ def reveals(key: str, value: Any) -> bool:
     """Return True if a setting would be masked, written as `key=value`."""
     text = f"{key}={value}"
     return without_secrets(text) != text
-
-
-def password_problem(uri: str) -> str | None:
-    """Return why a URI with a password or a token is refused; None if it has none."""
-    if not any(pattern.search(uri) for pattern in (USER, HTTP_USER, OPTION)):
-        return None
-    return (
-        "has a password in it, which would be written down with every run: leave it to the environment"
-        " (for a server MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD; for PostgreSQL PGPASSWORD)"
-    )
 
 
 def variables_named(value: Any) -> list[str]:

@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
-from grpolab.credentials import password_problem
+from grpolab.credentials import HTTP_USER, USER
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
 from grpolab.terminal import say
@@ -29,6 +29,7 @@ SQLITE = "sqlite:///"
 WELL_FORMED = re.compile(
     r"sqlite:///[^?:]*[^?:/]|https?://[^/:]+(:[0-9]+)?(/.*)?|(postgresql|mysql|mssql)(\+\w+)?://.+"
 )
+OPTION = re.compile(r"(?:password|passwd|pwd|token|secret)\w*(?:=|%3D)[^&;%\s]+", re.IGNORECASE)  # of a URI
 ANSWER_SECONDS = 45.0  # how long a command waits for a server or a database, the import of mlflow included
 # Read by mlflow. No request is repeated, because a run whose answer was lost would be created twice; no connection is
 # kept to an SQLite file that may be replaced.
@@ -66,6 +67,16 @@ def sqlite_file(uri: str) -> Path | None:
 def is_server(uri: str) -> bool:
     """Return True for an MLflow server, False for a database that is opened directly."""
     return uri.startswith("http")
+
+
+def password_problem(uri: str) -> str | None:
+    """Return why a URI with a password or a token is refused; None if it has none."""
+    if not any(pattern.search(uri) for pattern in (USER, HTTP_USER, OPTION)):
+        return None
+    return (
+        "has a password in it, which would be written down with every run: leave it to the environment"
+        " (for a server MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD; for PostgreSQL PGPASSWORD)"
+    )
 
 
 def check_store(uri: str) -> None:

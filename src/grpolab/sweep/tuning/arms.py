@@ -22,12 +22,11 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateSchema
 
-from grpolab.credentials import password_problem
 from grpolab.errors import RequestError, format_value
 from grpolab.identity import dotted
 from grpolab.paths import plain
 from grpolab.run.database import connected, reason_of
-from grpolab.run.tracking import SQLITE
+from grpolab.run.tracking import SQLITE, password_problem
 from grpolab.settings.equalities import explain_equality
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
