@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sqlite3
@@ -113,8 +114,9 @@ def test_kill_9_of_the_process_and_another_one_finishes_its_work(results: Result
     plan = study(results, seeds=1)
     for cell in plan["cells"]:
         FakeRun(results, cell).take(60).end()
-    command = [sys.executable, "-m", "grpolab.run.tracking", "--results", str(results.root), "--uri", uri(results)]
-    process = subprocess.Popen([*command, STUDY], stdin=subprocess.PIPE)
+    arguments = json.dumps({"results": str(results.root), "uri": uri(results), "studies": [STUDY]})
+    command = [sys.executable, "-m", "grpolab.run.tracking", arguments]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert process.stdin
     process.stdin.close()
     deadline = time.monotonic() + 200
@@ -212,5 +214,5 @@ def test_a_store_that_was_killed_while_it_was_made_is_made_again(tmp_path: Path)
     file = tmp_path / "mlflow.db"
     for suffix in (".part", ".part-journal"):
         Path(f"{file}{suffix}").write_bytes(b"half a migration")
-    assert Store(f"sqlite:///{file}", Results(tmp_path)).open_experiment("anything")
+    assert Store(f"sqlite:///{file}", Results(tmp_path)).open_experiment("anything", {})
     assert not list(tmp_path.glob("*.part*"))
