@@ -31,6 +31,8 @@ VARIABLE = re.compile(  # that a source reads from the environment
     rb"""(?:environ\[|environ\.\w+\(|getenv\()\s*["'](\w+)["']|["'](\w+)["'] in (?:os\.)?environ"""
 )
 
+MOST_LETTERS = 200  # of a text that may name a folder
+
 _hashed: dict[str, tuple[tuple[int, ...], str]] = {}  # path -> the file's state and hash, as this process knows them
 
 
@@ -220,8 +222,9 @@ def folders_on_path(source: bytes, file: Path) -> list[str]:
     """
     if b"sys.path" not in source and b"addsitedir" not in source:
         return []
-    texts = [node.value for node in _nodes(source) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    around = [os.path.abspath(folder) for folder in (*file.parents[:3], os.curdir)]
+    constants = (node.value for node in _nodes(source) if isinstance(node, ast.Constant))
+    texts = dict.fromkeys(text for text in constants if isinstance(text, str) and 0 < len(text) <= MOST_LETTERS)
+    around = [os.path.abspath(folder) for folder in (*file.parents[:3], Path())]
     named = [os.path.join(folder, text.lstrip("/")) for folder in ("/", *around) for text in texts]
     inner = [os.path.join(folder, text) for folder in named if os.path.isdir(folder) for text in texts]  # 'a' / 'b'
     return [os.path.normpath(folder) for folder in [*named, *inner, *around] if os.path.isdir(folder)]

@@ -121,7 +121,7 @@ FRAMEWORKS = {
 
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
 LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
-DATA_PARALLEL = "grpolab.run.parallel:together"
+DATA_PARALLEL = "grpolab.run.parallel:start_processes"
 FOLLOW = "grpolab.run.train:follow"  # the work of its processes that are not the first
 # The content of files and code that settings name, and a user's own task or reward.
 CONTENT_OF = "grpolab.content:content_of"

@@ -35,7 +35,7 @@ PATIENCE = timedelta(days=1)  # the others wait while the first scores or writes
 
 
 @contextmanager
-def together(settings: Resolved, results: Results) -> Iterator[Processes]:
+def start_processes(settings: Resolved, results: Results) -> Iterator[Processes]:
     """Start the other processes of a run, and yield all of them to its first one; they end with it."""
     from grpolab.grpo.processes import LostProcess
 
@@ -52,7 +52,7 @@ def together(settings: Resolved, results: Results) -> Iterator[Processes]:
             assert other.stdout
             if not other.stdout.read(1):
                 raise LostProcess(f"process {place} of data_parallel={size} could not start")
-        with joined(settings, 0, meeting.name) as processes:
+        with join_processes(settings, 0, meeting.name) as processes:
             yield processes
     finally:
         for other in others:
@@ -62,7 +62,7 @@ def together(settings: Resolved, results: Results) -> Iterator[Processes]:
 
 
 @contextmanager
-def joined(settings: Resolved, place: int, meeting: str) -> Iterator[Processes]:
+def join_processes(settings: Resolved, place: int, meeting: str) -> Iterator[Processes]:
     """Join the run's processes as number `place`, in a folder where they meet."""
     import torch
     import torch.distributed as dist
@@ -104,7 +104,7 @@ def main() -> int:
     os.close(ready)
     settings, place = Resolved.as_planned(request["settings"], signature=request["signature"]), request["place"]
     try:
-        with masked_output(), joined(settings, place, request["meeting"]) as processes:
+        with masked_output(), join_processes(settings, place, request["meeting"]) as processes:
             follow(settings, Results.open(request["results"]), processes)
     except LostProcess:  # that one, or the first process, has said why
         return 1

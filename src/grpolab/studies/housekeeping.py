@@ -30,7 +30,7 @@ HASHES = ("journal_sha256", "policy_sha256")  # in an outcome
 NOT_IMPORTED = (".lease-*", "running.json", "*.part", "journal.arrow")  # process state, and a cache that is trusted
 
 
-class Unasked(NamedTuple):
+class Unneeded(NamedTuple):
     """A run or warm start that no study asks for."""
 
     folder: Path
@@ -47,7 +47,7 @@ def prune(results: Results, consent: Callable[[str], bool]) -> None:
 
     A study is a plan in results/studies/ or a file in experiments/. Raises RequestError if one cannot be read.
     """
-    items = list(find_unasked(results))
+    items = list(find_unneeded(results))
     to_delete = [item for item in items if not item.kept]
     for item in items:
         say(f"{item}; kept: {item.kept} (delete the folder by hand if nobody needs it)" if item.kept else item)
@@ -63,7 +63,7 @@ def prune(results: Results, consent: Callable[[str], bool]) -> None:
         say(f"{deleted} folders deleted; the tracking store keeps what it has of them")
 
 
-def find_unasked(results: Results) -> Iterator[Unasked]:
+def find_unneeded(results: Results) -> Iterator[Unneeded]:
     """Yield the runs, then the warm starts, that no study asks for and no process works on."""
     cells = [cell for name in available() for plan in plans(name) for cell in plan.cells]
     unread = {key for cell in cells for key in absent(cell.settings.content())}  # files and packages that are not here
@@ -76,30 +76,30 @@ def find_unasked(results: Results) -> Iterator[Unasked]:
         runs |= {cell["signature"] for cell in plan["cells"]}
     keeps_warm_starts = bool(unread)
     for folder in _folders(results.runs):
-        is_asked = folder.name in runs or is_taken(folder)
+        is_needed = folder.name in runs or is_taken(folder)
         try:
             provenance = read_provenance(folder)
-            is_asked |= "framework" in provenance  # another trainer's run: no command here makes it again
-            settings, outcome = ({}, None) if is_asked else (read_settings(folder), read_outcome(folder))
+            is_needed |= "framework" in provenance  # another trainer's run: no command here makes it again
+            settings, outcome = ({}, None) if is_needed else (read_settings(folder), read_outcome(folder))
         except Damaged as damage:
             keeps_warm_starts = True
-            if not is_asked:
-                yield Unasked(folder, f"damaged ({damage})", "nobody knows whose run it is")
+            if not is_needed:
+                yield Unneeded(folder, f"damaged ({damage})", "nobody knows whose run it is")
             continue
         content, kept = provenance.get("content") or {}, ""
         if lacking := outcome and unrecorded(settings, content):
             kept = f"the content of its {lacking} was not recorded"
         elif shared := sorted(unread.intersection(keys_with_content(settings))):
             kept = f"a study names another {shared[0]} that is not on this machine, and may ask for this run"
-        if is_asked or kept:
+        if is_needed or kept:
             warm_starts.add((provenance.get("warm_start") or {}).get("signature", ""))
-        if not is_asked:
+        if not is_needed:
             words = [(outcome or {}).get("outcome", "unfinished")]
             words += [settings["task"]["name"], f"seed {settings['seed']}"] if "task" in settings else []
-            yield Unasked(folder, ", ".join(filter(None, [*words, in_words(content)])), kept)
+            yield Unneeded(folder, ", ".join(filter(None, [*words, in_words(content)])), kept)
     for folder in _folders(results.warm_starts):
         if not keeps_warm_starts and folder.name not in warm_starts and not is_taken(folder):
-            yield Unasked(folder, "of no run that stays")
+            yield Unneeded(folder, "of no run that stays")
 
 
 def _folders(parent: Path) -> list[Path]:

@@ -29,7 +29,7 @@ from grpolab.vocabulary import COMPLETED, OUTCOMES
 
 STEP_SECONDS = 1.0  # between two `step` events of a job
 SILENCE_SECONDS = 60.0  # without a line on an output that is no terminal
-WIDE = 1000  # characters of a table that no terminal shows
+WIDE = 1000  # characters in a line of a table that goes to a file or a pipe
 
 
 class Estimate:
@@ -154,7 +154,7 @@ class Progress:
         parts = [outcome_line(job, outcome), duration(outcome["seconds"]) if outcome.get("seconds") else ""]
         if journal and (summary := journal.summarize()):
             parts.append(summary + (" on training prompts" if job.kind == WARM_START else ""))
-        parts += ["the reward never moved"] if journal and journal.only_reward is not None else []
+        parts += ["the reward never moved"] if journal and journal.constant_reward is not None else []
         self.note(f"{self.count(job.kind)} {', '.join(filter(None, parts))}{self._left_in_brackets()}")
 
     def print_running(self) -> None:
