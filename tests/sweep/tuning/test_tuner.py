@@ -63,7 +63,7 @@ def test_a_repeated_tuning_has_the_same_trials_and_takes_its_runs_from_the_cache
 @pytest.mark.slow
 def test_a_collapsing_run_is_given_up_and_can_be_trained_to_its_end_later(project):
     project.write(**grid(seeds=[100], pruner=median(after=3, startup_trials=1)))
-    project.seconds = 0.02
+    project.seconds = 0.05
     assert project.tune() == 0
     (given_up,) = (trial for trial in project.trials() if trial["arm"] == "token" and rate(trial) == 2e-2)
     assert given_up["state"] == "pruned"
