@@ -7,8 +7,9 @@ import base64
 import pytest
 
 from grpolab.cli import main
-from grpolab.credentials import SECRETS, password_problem, without_secrets
+from grpolab.credentials import SECRETS, without_secrets
 from grpolab.errors import RequestError
+from grpolab.run.tracking import password_problem
 
 SECRET = "sUp3rs3cret"
 WITH_PASSWORD = [

@@ -190,7 +190,7 @@ def test_a_run_whose_process_died_is_killed_until_it_goes_on(results: Results) -
     assert_equal_to_journals(results)
 
 
-def test_a_failed_run_that_is_tried_again(results: Results) -> None:
+def test_a_failed_run_that_is_tried_again(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = study(results, seeds=1, arms=("low",))["cells"][0]
     run = FakeRun(results, cell).take(2)
     (run.folder / "outcome.json").write_text('{"outcome": "failed", "reason": "OSError: no space", "error": "..."}')
@@ -198,6 +198,9 @@ def test_a_failed_run_that_is_tried_again(results: Results) -> None:
     follower.attempt()
     failed = tracked(results)["low/addition, seed 0"]
     assert (failed.info.status, failed.data.tags["outcome"]) == ("FAILED", "failed")
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_artifact", lambda *_: pytest.fail("its files are copied at every pass"))
+        assert follower.attempt() is None
     (run.folder / "outcome.json").unlink()
     run.take(1)
     mirror(results, last=False)

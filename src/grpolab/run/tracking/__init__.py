@@ -95,13 +95,14 @@ def check_answer(uri: str) -> None:
     if sqlite_file(uri):
         return
     # A process of its own asks, so that the wait ends and the command does not keep mlflow in memory.
-    command = [*PYTHON, "-m", __name__, json.dumps({"uri": uri})]
+    command, reason = [*PYTHON, "-m", __name__, json.dumps({"uri": uri})], None
     try:
         answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
+        if answer.returncode:
+            reason = (answer.stderr.strip().splitlines() or ["the process that asked was killed"])[-1]
     except subprocess.TimeoutExpired:
-        raise _refusal(uri, f"cannot be used: no answer within {ANSWER_SECONDS:.0f} s; name another store") from None
-    if answer.returncode:
-        reason = (answer.stderr.strip().splitlines() or ["the process that asked was killed"])[-1]
+        reason = f"no answer within {ANSWER_SECONDS:.0f} s"
+    if reason:
         raise _refusal(uri, f"cannot be used: {reason}; name another store")
 
 

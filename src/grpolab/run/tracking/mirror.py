@@ -256,9 +256,9 @@ def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run
     name, ending = run_name(cell_run.cell), (outcome or {}).get("outcome")
     source = {"mlflow.source.name": f"grpolab, study {cell_run.plan['study']}", "mlflow.user": getpass.getuser()}
     tags = cell_run.tags() | source | {"mlflow.runName": name, NOTE: cell_run.note()}
-    is_complete = run is not None and run.info.status == "FINISHED" and run.data.tags.get("outcome") == ending
+    is_same = run is not None and (run.info.status, run.data.tags.get("outcome")) == (status, ending)
     course, sent = Course({}, 0, 0), -1
-    if not is_complete:
+    if not is_same or status != "FINISHED":  # else it is complete, its artefacts too
         read_result(folder)  # checks the journal against its hash
         course = read_course(folder, outcome)
         run = run or client.create_run(experiment_id, course.start, tags, name)
@@ -276,7 +276,7 @@ def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run
     new_tags = [RunTag(*item) for item in tags.items() - run.data.tags.items()]
     if metrics or new_tags:
         client.log_batch(run_id, metrics, tags=new_tags)
-    if is_complete:
+    if is_same and (status == "FINISHED" or not (metrics or new_tags)):
         return
     if "outcome" in run.data.tags:  # it failed, and is tried again
         client.delete_tag(run_id, "outcome")

@@ -36,15 +36,6 @@ class Comparison:
     running: int = 0  # of them; these are not compared
     differences: list[str] = field(default_factory=list)
 
-    def lines(self) -> list[str]:
-        """Return the comparison as it is printed."""
-        count = len(self.differences)
-        running = f", {self.running} of them running" if self.running else ""
-        verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
-        more = [f"and {count - SHOWN} more (--json has them all)"] if count > SHOWN else []
-        shown = [*self.differences[:SHOWN], *more]
-        return [f"{self.study}: {self.runs} runs{running}: {verdict}", *(f"  {line}" for line in shown)]
-
 
 def print_verification(results: Results, uri: str, studies: Sequence[str], as_json: bool) -> bool:
     """Print what differs; return True if the store is equal. Raises RequestError if a server cannot be used."""
@@ -65,7 +56,14 @@ def print_verification(results: Results, uri: str, studies: Sequence[str], as_js
         say(json.dumps([asdict(comparison) for comparison in comparisons], indent=1))
         return is_equal
     for comparison in comparisons:
-        say("\n".join(comparison.lines()))
+        count = len(comparison.differences)
+        running = f", {comparison.running} of them running" if comparison.running else ""
+        verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
+        say(f"{comparison.study}: {comparison.runs} runs{running}: {verdict}")
+        for difference in comparison.differences[:SHOWN]:
+            say(f"  {difference}")
+        if count > SHOWN:
+            say(f"  and {count - SHOWN} more (--json has them all)")
     if not is_equal:
         say("`grpolab track sync` adds what is missing, with --rebuild it makes the store anew")
     return is_equal
