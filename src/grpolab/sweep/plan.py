@@ -133,7 +133,7 @@ class Plan:
 
     @property
     def registered(self) -> dict[str, dict[str, Any]]:
-        """The registration of each hypothesis that is registered as it stands in this plan."""
+        """The registration of each hypothesis that is registered with the text that it has in this plan."""
         return find_registrations(self.study.name, self.hypotheses)
 
     def with_seeds(self, seeds_of: Mapping[str, Sequence[int]]) -> Plan:

@@ -144,7 +144,7 @@ Factors = dict[str, dict[str, Level]]
 
 
 class StandsTwice(ValueError):
-    """A name stands twice in a list; the sentence of a study file says in which."""
+    """A name stands twice in a list; `_sentences` puts the list's key before it."""
 
 
 def different(names: Sequence[Any]) -> Sequence[Any]:
