@@ -285,5 +285,6 @@ def merge(one: list[str], other: list[str]) -> list[str]:
     is_text = len(one) == len(other) == 1
     parts = [FIELD.findall(way[0]) for way in (one, other)] if is_text else [one, other]
     same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False))])
-    elements = [*parts[0][:same], mark(" or ".join(" ".join(part[same:]) or "nothing" for part in parts))]
+    texts = " or ".join(" ".join(part[same:]) or "nothing" for part in parts)
+    elements = [*parts[0][:same], mark(" or ".join(dict.fromkeys(MARKS.sub("", texts).split(" or "))))]
     return [" ".join(elements)] if is_text else elements
