@@ -18,6 +18,7 @@ from grpolab.vocabulary import DAMAGED, MISSING, OUTCOMES
 
 Record = dict[str, Any]
 MOST_BYTES = 1 << 30  # that are read of a file
+LONGEST_INT = 20  # characters of a whole number of 64 bits
 
 JOURNAL, TIMING, WEIGHTS = "journal.jsonl", "timing.jsonl", "policy.safetensors"
 NONE = type(None)
@@ -27,7 +28,7 @@ TEXT, COUNT, NUMBER = (str, NONE), (int, NONE), (int, float, NONE)
 Shape: TypeAlias = "type | tuple[Shape, ...] | list[Shape] | Mapping[str, Shape]"
 EACH = "*"
 _OUTCOME: Shape = {
-    **{"outcome?": str, "final?": dict, "seconds?": NUMBER},
+    **{"outcome?": str, "final?": (NONE, {EACH: NUMBER}), "seconds?": NUMBER},
     **dict.fromkeys(("reason?", "error?", "policy_sha256?", "journal_sha256?"), TEXT),
     **dict.fromkeys(("rollout_steps?", "optimizer_steps?", "completions?"), COUNT),
 }
@@ -70,7 +71,8 @@ def read_warm_start(folder: Path) -> Record | None:
 def parse_object(content: bytes, where: str) -> Record:
     """Return the object in some JSON. Raises Damaged, which begins with `where`."""
     try:
-        record = json.loads(content.decode("utf-8-sig"))  # json itself would let half a surrogate pair pass
+        # json itself would let half a surrogate pair pass
+        record = json.loads(content.decode("utf-8-sig"), parse_int=_parse_int)
         if b"\\ud" in content or b"\\uD" in content:  # half a surrogate pair is text that nothing could write again
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -78,6 +80,13 @@ def parse_object(content: bytes, where: str) -> Record:
     if not isinstance(record, dict):
         raise Damaged(f"{where} holds no object")
     return record
+
+
+def _parse_int(digits: str) -> int:
+    """Parse a whole number that a table can hold. Raises ValueError for one of more than 64 bits."""
+    if len(digits) > LONGEST_INT or not -(2**63) <= (value := int(digits)) < 2**63:
+        raise ValueError(f"the number {digits[:LONGEST_INT]} has more than 64 bits")
+    return value
 
 
 def weights_sha256(file: Path) -> str | None:
