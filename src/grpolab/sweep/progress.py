@@ -129,7 +129,7 @@ class Progress:
 
     def finished(self, job: Job, outcome: dict[str, Any]) -> None:
         running = self.running.pop(job.signature, None)
-        del self._open[job.signature]
+        self._open.pop(job.signature, None)  # those of a tuning are not known before
         if outcome.get("seconds") and running:  # another command's jobs say nothing about this machine
             self.estimate.learn(job.kind, job.cost, outcome["seconds"], whole=True)
         if job.kind == RUN:
@@ -159,6 +159,9 @@ class Progress:
     def note(self, text: str) -> None:
         self._last_line = time.monotonic()
         self.console.print(visible(text), markup=False)
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
 
     def count(self, kind: str = RUN) -> str:
         """Return `[12/114]`, or `[warm start 1/3]`."""
@@ -198,7 +201,7 @@ class LiveProgress(Progress):
         head += [f"{name} {self.outcomes[name]}" for name in OUTCOMES if self.outcomes[name]]
         head += [f"running {len(self.running)}"] if self.running else []
         if self.outcomes:
-            head.append(f"{60 * self.outcomes.total() / max(time.monotonic() - self._began, 1e-9):.1f} a minute")
+            head.append(f"{60 * self.outcomes.total() / max(self.seconds(), 1e-9):.1f} a minute")
         head += [left] if (left := self.left()) else []
         table = Table(box=None, pad_edge=False, show_header=False)
         for running in sorted(self.running.values(), key=lambda running: running.slot):
