@@ -18,7 +18,6 @@ from grpolab.vocabulary import DAMAGED, MISSING, OUTCOMES
 
 Record = dict[str, Any]
 MOST_BYTES = 1 << 30  # that are read of a file
-LONGEST_INT = 20  # characters of a whole number of 64 bits
 
 JOURNAL, TIMING, WEIGHTS = "journal.jsonl", "timing.jsonl", "policy.safetensors"
 NONE = type(None)
@@ -71,8 +70,7 @@ def read_warm_start(folder: Path) -> Record | None:
 def parse_object(content: bytes, where: str) -> Record:
     """Return the object in some JSON. Raises Damaged, which begins with `where`."""
     try:
-        # json itself would let half a surrogate pair pass
-        record = json.loads(content.decode("utf-8-sig"), parse_int=_parse_int)
+        record = json.loads(content.decode("utf-8-sig"), parse_int=_parse_int)  # json lets half a surrogate pair pass
         if b"\\ud" in content or b"\\uD" in content:  # half a surrogate pair is text that nothing could write again
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -83,10 +81,10 @@ def parse_object(content: bytes, where: str) -> Record:
 
 
 def _parse_int(digits: str) -> int:
-    """Parse a whole number that a table can hold. Raises ValueError for one of more than 64 bits."""
-    if len(digits) > LONGEST_INT or not -(2**63) <= (value := int(digits)) < 2**63:
-        raise ValueError(f"the number {digits[:LONGEST_INT]} has more than 64 bits")
-    return value
+    """Return a whole number of at most 64 bits. Raises ValueError for a longer one, which no table holds."""
+    if -(2**63) <= (number := int(digits)) < 2**63:
+        return number
+    raise ValueError(f"the number {digits:.20}.. has more than 64 bits")
 
 
 def weights_sha256(file: Path) -> str | None:
