@@ -34,6 +34,7 @@ PYTHON: list[tuple[str, float | None]] = [
     ("import os\nGRPOConfig(learning_rate=float(os.environ.get('LR', '1e-5')))", 1e-5),
     ("p.add_argument('--lr', default=1e-5)\nGRPOConfig(learning_rate=p.parse_args().lr)", 1e-5),
     ("@dataclass\nclass C:\n  lr: float = 1e-5\nc = C()\nGRPOConfig(learning_rate=c.lr)", 1e-5),
+    ("class A:\n  lr = 1\nclass C(Base):\n  n = 1\nc = C()\nGRPOConfig(learning_rate=c.lr)", None),
     ("class C:\n  lr = 1e-4\nc = load(C)\nGRPOConfig(learning_rate=c.lr)", None),
     ("class C:\n  lr = 1e-4\nC.lr = 1e-5\nGRPOConfig(learning_rate=C.lr)", None),
     ("p.add_argument('--lr', required=True)\na = p.parse_args()\nGRPOConfig(learning_rate=a.lr)", None),
@@ -147,7 +148,7 @@ def test_unsloth_makes_its_batch_hold_a_group(tmp_path: Path, capsys: pytest.Cap
 
 
 WHAT_IT_IS = [
-    ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "says how accelerate starts processes"),
+    ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "it is what accelerate starts processes by"),
     ("a.py", "AsyncGRPOConfig(learning_rate=1)", "its AsyncGRPOConfig(...) is of another trainer"),
     ("a.py", "from tunix import GRPOConfig\nGRPOConfig(beta=1)", "its GRPOConfig(...) is of another trainer"),
     ("a.py", "class GRPOConfig: pass\nGRPOConfig(beta=1)", "its GRPOConfig(...) is of another trainer"),

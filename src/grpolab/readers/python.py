@@ -11,7 +11,7 @@ import ast
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from grpolab.readers.given import Open
@@ -26,7 +26,6 @@ OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 # fmt: on
 NUMBERS: dict[str, Callable[[Any], Any]] = {"float": float, "int": int}
 CHANGES = ("update", "pop", "clear", "setdefault", "popitem")
-PARSERS = ("parse_args", "parse_known_args")
 Values = dict[str, list[ast.expr | None]]  # all that a file gives a name; None for what is no expression of its own
 
 
@@ -62,20 +61,18 @@ class Source:
 
     def __init__(self, tree: ast.Module) -> None:
         self.assigned: Values = defaultdict(list)  # by name, in whatever function it stands
-        self.options: Values = defaultdict(list)  # defaults of the command line's options, and of the fields of classes
+        self.options: Values = defaultdict(list)  # defaults of the command line's options
+        self.fields: dict[str, dict[str, ast.expr | None]] = {}  # of each class, with their defaults
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)  # by the last part of what is called
         self.changes: list[tuple[str, str | None, str]] = []  # whose item or attribute is set, its key, to what
-        self.classes: set[str] = set()
         self.parameters: set[str] = set()
         self.steps, self.active = 0, list[str]()  # names that are being looked up
         self.is_default = False  # whether the value in hand rests on a default that a user may override
         nodes, done = [*ast.walk(tree)], set[ast.AST]()  # `done`: names that are fields, or have a value
         for node in nodes:
             if isinstance(node, ast.ClassDef):
-                self.classes.add(node.name)
+                self.fields[node.name] = dict(_list_fields(node))
                 done |= {target for line in node.body for target in ast.iter_child_nodes(line)}
-                for line in node.body:
-                    self._add_field(line)
         for node in nodes:
             match node:
                 case (
@@ -97,6 +94,8 @@ class Source:
                     self.assigned[other or name].append(None)
         for call in self.calls["add_argument"]:
             self._add_option(call)
+        for keyword in [keyword for call in self.calls["set_defaults"] for keyword in call.keywords]:
+            self.options[keyword.arg or ""].append(keyword.value)
         for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._add_parameters(node)
@@ -108,17 +107,6 @@ class Source:
                 self.changes.append((last_name(owner), str(key), source))
             case ast.Subscript(value=owner):
                 self.changes.append((last_name(owner), None, source))
-
-    def _add_field(self, line: ast.stmt) -> None:
-        """Note the default of a class's field."""
-        match line:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name), value=default)
-                | ast.Assign(targets=[ast.Name(id=name)], value=default)
-            ):
-                if isinstance(default, ast.Call) and last_name(default).lower() == "field":
-                    default = next((each.value for each in default.keywords if each.arg == "default"), None)
-                self.options[name].append(default)
 
     def _add_option(self, call: ast.Call) -> None:
         """Note the default of an option of the command line; one without is open."""
@@ -184,10 +172,9 @@ class Source:
             case ast.Dict(keys=keys, values=values):
                 names = [str(key.value) if isinstance(key, ast.Constant) else None for key in keys]
                 return self.read_keywords(map(ast.keyword, names, values))
-            case ast.Attribute(value=owner, attr=key) if self._holds_options(owner):
-                self.is_default = True
-                is_changed = any(changed == key for _, changed, _ in self.changes)
-                return Open() if is_changed else self.evaluate_all(self.options[key])
+            case ast.Attribute(value=owner, attr=key) if not any(changed == key for _, changed, _ in self.changes):
+                self.is_default |= last_name(owner) not in self.fields
+                return self.evaluate_all(self._find_defaults(owner, key))
             case ast.Subscript(value=owner, slice=ast.Constant(value=key)):
                 mapping = self.evaluate(owner)
                 return mapping.get(key, Open()) if isinstance(mapping, dict) else Open()
@@ -200,13 +187,17 @@ class Source:
                 return self.evaluate(default)
         return Open()
 
-    def _holds_options(self, owner: ast.expr) -> bool:
-        """Tell whether an object has nothing but defaults: the parsed command line, or a class of the file as it is."""
-        if last_name(owner) in self.classes:
-            return not isinstance(owner, ast.Call) or not (owner.args or owner.keywords)
-        values = [value for value in self.assigned.get(last_name(owner), []) if value and isinstance(owner, ast.Name)]
-        is_held = [isinstance(value, ast.Call) and self._holds_options(value) for value in values]
-        return last_name(owner) in PARSERS or (bool(values) and all(is_held))
+    def _find_defaults(self, owner: ast.expr, key: str) -> list[ast.expr | None]:
+        """Return what an attribute is of the parsed command line, or of a class of the file as it stands there."""
+        name = last_name(owner)
+        if isinstance(owner, ast.Call) and name == "parse_args":
+            return self.options[key]
+        if name in self.fields:
+            is_filled = isinstance(owner, ast.Call) and bool(owner.args or owner.keywords)
+            return [None if is_filled else self.fields[name].get(key)]
+        values = [value for value in self.assigned.get(name, []) if value] if isinstance(owner, ast.Name) else []
+        lists = [self._find_defaults(value, key) if isinstance(value, ast.Call) else [None] for value in values]
+        return [default for each in lists for default in each]
 
     def apply_changes(self, pairs: dict[str, Any], names: set[str]) -> dict[str, Any]:
         """Return the items of what has some names, those open that the file sets later."""
@@ -236,6 +227,16 @@ class Source:
             overridable += items if self.is_default else []
             made |= {key: Open(item) if _has_open(item) else item for key, item in items.items()}
         return self.apply_changes(made, {name for name, values in self.assigned.items() if call in values}), overridable
+
+
+def _list_fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the fields of a class with their defaults, `field(default=..)` among them."""
+    for line in node.body:
+        match line:
+            case ast.AnnAssign(target=target, value=default) | ast.Assign(targets=[target], value=default):
+                if isinstance(default, ast.Call) and last_name(default).lower() == "field":
+                    default = next((each.value for each in default.keywords if each.arg == "default"), None)
+                yield last_name(target), default
 
 
 def _has_open(item: Any) -> bool:

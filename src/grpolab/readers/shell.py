@@ -205,6 +205,12 @@ class _Script:
         """Tell whether $1 may have a value, as in a function; the script itself is started without."""
         return self.is_set or any(kind == "{" for kind, _ in self.blocks)
 
+    def find(self, name: str) -> list[str] | None:
+        """Return a variable's elements, None where it has none; in a function only what is set there is known."""
+        inside = [*itertools.dropwhile(lambda block: block[0] != "{", self.blocks)]
+        is_open = inside and not any(name in before for _, before in inside)
+        return [mark(f"${name}")] if is_open else self.variables.get(name)
+
     def read_command(self, words: list[str]) -> list[str]:
         """Read assignments; return the expanded words of any other command."""
         if not words or any(kind == "idle" for kind, _ in self.blocks):
@@ -222,14 +228,16 @@ class _Script:
 
     def assign(self, right: str, name: str, index: str | None, more: str) -> None:
         """Read `NAME=..`, `NAME+=..` or `NAME=(..)`; where an index is given, the whole array is open."""
-        old = self.variables.get(name, []) if more else []
         if index:
             self.leave_open([name], f"{name}{index}={right}")
-        elif right.startswith("("):
+            return
+        if is_list := right.startswith("("):
             parts = [part for words, _ in split_commands(right[1:-1]) for part in words]
-            self.set(name, [*old, *(each for part in parts for each in self.expand(part))])
+            elements = [each for part in parts for each in self.expand(part)]
         else:
-            self.set(name, ["".join([*old[:1], self.expand_text(right)]), *old[1:]])
+            elements = [self.expand_text(right)]
+        old = (self.find(name) or []) if more else []
+        self.set(name, [*old, *elements] if is_list else ["".join(old[:1] + elements), *old[1:]])
 
     def leave_open(self, names: Iterable[str], source: str) -> None:
         for name in names:
@@ -237,7 +245,7 @@ class _Script:
 
     def set(self, name: str, elements: list[str]) -> None:
         for _, before in self.blocks[-1:]:
-            before.setdefault(name, self.variables.get(name, []))
+            before.setdefault(name, self.find(name) or [])
         self.variables[name] = elements
 
     # Values.
@@ -289,7 +297,7 @@ class _Script:
         if (match := PARAMETER.fullmatch(source.strip("$").removeprefix("{").removesuffix("}"))) is None:
             return [mark(source)]
         name, index, sign, default = match.groups()
-        elements, is_argument = self.variables.get(name), name.isdecimal() and self.is_called()
+        elements, is_argument = self.find(name), name.isdecimal() and self.is_called()
         if name in "@*#?$!-0" or is_argument or (elements is None and name in OF_THE_MACHINE):
             return [mark(source)]
         if index:

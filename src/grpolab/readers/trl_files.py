@@ -10,7 +10,7 @@ from typing import Any
 
 from grpolab.bounded import read_mapping
 from grpolab.readers import trl_fields as fields
-from grpolab.readers.given import ConfigFile, Given, Open, Options, shorten, split_open
+from grpolab.readers.given import ConfigFile, Given, Open, Options, describe_other, shorten, split_open
 from grpolab.readers.python import Source, last_name, parse_python
 from grpolab.readers.shell import FLAG, find_program_end, find_training_command, read_flags
 
@@ -23,20 +23,6 @@ SIGNS = {
     "importance_sampling_level", "vllm_importance_sampling_correction", "off_policy_mask_threshold",
 }  # fmt: skip
 FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
-# A key that only such a file has -> what the file is.
-OTHERS = {
-    "actor_rollout_ref": "is a config of verl: use --from verl",
-    **dict.fromkeys(("compute_environment", "distributed_type"), "says how accelerate starts processes"),
-    "zero_optimization": "is a config of DeepSpeed",
-    "actor_train": "is a config of ROLL",
-    **dict.fromkeys(("stage", "finetuning_type"), "is a config of LLaMA-Factory"),
-    **dict.fromkeys(
-        ("max_seq_length", "packing", "assistant_only_loss"),
-        "is a config of another trainer, for supervised fine-tuning",
-    ),
-    "parameters": "is a sweep of W&B",
-    "log_history": "is the log of a run: use grpolab diagnose --from trl",
-}
 # Sections of a recipe that are not the trainer's.
 ASIDE = re.compile(
     r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|reward|judge|infer|server|sampling_params"
@@ -112,9 +98,9 @@ def _read_recipe(file: ConfigFile) -> Given:
     sections = {name: section for name, section in every.items() if not ASIDE.search(name.lower())}
     main = max(sections, key=lambda name: len(SIGNS & sections[name].keys()))
     if not SIGNS & sections[main].keys():
-        says = next((text for key, text in OTHERS.items() if key in document), None)
         lacks = "has no key of TRL's GRPOConfig that tells it from another trainer's, as num_generations does"
-        raise file.refusal(f"{says}; no GRPOConfig is in it" if says else lacks)
+        what = describe_other(document.keys() - {"per_device_train_batch_size"})
+        raise file.refusal(f"holds no GRPOConfig: {what}" if what else lacks)
     beside = [name for name in sections if main and name.rpartition(".")[0] == main.rpartition(".")[0]]
     pairs = Options()
     for name in dict.fromkeys([main, "", *beside]):

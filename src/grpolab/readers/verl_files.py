@@ -13,22 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from grpolab.bounded import parse_json, parse_value, parse_yaml
-from grpolab.readers.given import ConfigFile, Given, Open, Options, flatten, shorten, split_open
+from grpolab.identity import dotted
+from grpolab.readers.given import ConfigFile, Given, Open, Options, describe_other, shorten, split_open
 from grpolab.readers.shell import find_program_end, find_training_command
 
 OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_][\w./-]*)(?:@[\w.]*)?(?:=(.*))?", re.DOTALL)
 OF_VERL = ("actor_rollout_ref.", "algorithm.", "data.", "critic.", "reward_model.")
 SECTIONS = (*OF_VERL, "worker.", "trainer.")
-# A key that only another trainer's config has -> what the file is.
-OTHERS = {
-    "worker": "a config of EasyR1, a fork of verl whose keys are others",
-    "compute_environment": "a config of accelerate",
-    "distributed_type": "a config of accelerate",
-    "zero_optimization": "a config of DeepSpeed",
-    "log_history": "a trainer_state.json of transformers",
-    "per_device_train_batch_size": "a config of TRL or transformers",
-    "lora_rank": "a config of LLaMA-Factory",
-}
 FOLLOWED = 10  # references from key to key
 REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*([^${}]*))?\}")
 PRINTED = re.compile(r"\{\s*'actor_rollout_ref'\s*:.*\}", re.DOTALL)
@@ -61,7 +52,7 @@ def read(file: ConfigFile) -> Given:
         raise file.refusal("must be a mapping of keys to values, or a list of key=value")
     has_defaults = isinstance(content.get("defaults"), list)
     says = "defaults: the files that it names are not read, verl's own defaults stand for what they set"
-    return _to_given(file, flatten(content), [says] if has_defaults else [])
+    return _to_given(file, dict(dotted(content)), [says] if has_defaults else [])
 
 
 def _parse(file: ConfigFile) -> Any:
@@ -131,9 +122,8 @@ def _other_sources(words: list[str]) -> Iterator[str]:
 def _to_given(file: ConfigFile, pairs: Options, notes: list[str]) -> Given:
     """Follow references, use the present names. Raises RequestError, and says what the file is, if none is verl's."""
     if not any(name.startswith(OF_VERL) for name in pairs) or any(name.startswith("worker.") for name in pairs):
-        tops = {name.partition(".")[0] for name in pairs}
-        what = next((what for key, what in OTHERS.items() if key in tops), "")
-        raise file.refusal(f"holds no config of verl: it is {what}" if what else "holds no key of verl's config")
+        what = describe_other({name.partition(".")[0] for name in pairs} - {"actor_rollout_ref"})
+        raise file.refusal(f"holds no config of verl: {what}" if what else "holds no key of verl's config")
     values = {name: follow_reference(value, pairs) for name, value in pairs.items()}
     values = {name: Open(value) if "${" in str(value) else value for name, value in values.items()}
     return Given(*split_open(rename_keys(values)), notes)

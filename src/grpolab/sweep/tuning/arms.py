@@ -20,12 +20,12 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateSchema
 
+from grpolab.equalities import explain_equality
 from grpolab.errors import RequestError, format_value
 from grpolab.identity import dotted
 from grpolab.paths import plain
 from grpolab.run.database import connected, reason_of
 from grpolab.run.tracking import SQLITE, password_problem
-from grpolab.settings.equalities import explain_equality
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
@@ -118,7 +118,7 @@ class TunedStudy:
         if (first := self._content.setdefault(names, content)) != content:
             key = " and ".join(key for key, value in content.items() if value != first.get(key))
             raise RequestError(f"what {key} names has changed since the tuning began: its trials need the old content")
-        return [Cell(levels, resolve_run(settings.model_copy(update={"seed": seed}))) for seed in self.tuning.seeds]
+        return [Cell(levels, settings, seed) for seed in self.tuning.seeds]
 
     def base_cells(self) -> list[Cell]:
         """Return the runs of every arm without any tuned value."""
