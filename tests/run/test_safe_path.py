@@ -58,7 +58,7 @@ def show_pages_of_mlflow(results: Results) -> None:
 
 
 def start_other_processes_of_a_run(results: Results) -> None:
-    with parallel._others(tiny_settings(data_parallel=2), results, str(results.root)):
+    with parallel.start_processes(tiny_settings(data_parallel=2), results):
         pass
 
 

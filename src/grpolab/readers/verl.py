@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from grpolab.equalities import rewrite
 from grpolab.errors import RequestError, near_matches
 from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks import verl_options
@@ -21,7 +22,6 @@ from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wr
 from grpolab.readers.verl_files import read as read
 from grpolab.readers.verl_files import rename_keys
 from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS
-from grpolab.settings.equalities import rewrite
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
