@@ -19,6 +19,19 @@ KINDS = {
 }  # fmt: skip
 LARGEST_NOTEBOOK = 16 * LARGEST  # which has its pictures in it
 OTHER_LANGUAGE = re.compile(r"\s*%%(?!capture|time|writefile)")  # a cell that is no Python
+# A key that only such a file has -> what the file is.
+OTHERS = {
+    "actor_rollout_ref": "a config of verl",
+    "worker": "a config of EasyR1, a fork of verl whose keys are others",
+    "actor_train": "a config of ROLL",
+    **dict.fromkeys(("compute_environment", "distributed_type"), "what accelerate starts processes by"),
+    "zero_optimization": "a config of DeepSpeed",
+    **dict.fromkeys(("stage", "finetuning_type", "lora_rank"), "a config of LLaMA-Factory"),
+    **dict.fromkeys(("max_seq_length", "packing", "assistant_only_loss"), "a config for supervised fine-tuning"),
+    "per_device_train_batch_size": "a config of TRL or transformers",
+    "parameters": "a sweep of W&B",
+    "log_history": "the log of a run: use grpolab diagnose --from trl",
+}
 TYPES: dict[type, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int, float), "a number"),
@@ -68,13 +81,9 @@ def load_config(path: str) -> ConfigFile:
     return ConfigFile(path, "python", "\n".join(text for text in texts if not OTHER_LANGUAGE.match(text)))
 
 
-def flatten(document: Options, prefix: str = "") -> Options:
-    """Return nested mappings as dotted keys."""
-    dotted_keys: Options = {}
-    for key, value in document.items():
-        nested = isinstance(value, dict) and value
-        dotted_keys |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return dotted_keys
+def describe_other(keys: Collection[str]) -> str:
+    """Return what a file is that has none of the keys that were looked for; empty where that is not known."""
+    return next((f"it is {what}" for key, what in OTHERS.items() if key in keys), "")
 
 
 def shorten(value: Any) -> str:

@@ -22,7 +22,7 @@ from grpolab.meanings import METRICS
 from grpolab.quantities import GAINS, LABELS, QUANTITIES, Thresholds
 from grpolab.settings.run import RunSettings
 from grpolab.study_names import study_file, within_project
-from grpolab.sweep.schema import (
+from grpolab.sweep.fields import (
     MOST_VARIANTS,
     NAME,
     Different,
@@ -34,10 +34,10 @@ from grpolab.sweep.schema import (
     Seeds,
     StudyName,
     different,
-    sentences,
     unknown,
     unknown_levels,
 )
+from grpolab.sweep.schema import sentences
 from grpolab.sweep.tuning.settings import Tuning, named_tunings, with_tuned_values
 from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, LOOKS
 

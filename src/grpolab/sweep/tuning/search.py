@@ -20,7 +20,7 @@ from grpolab.paths import Results, plain
 from grpolab.records import outcome_or_damage
 from grpolab.run.watch import Tail
 from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
-from grpolab.sweep.ledger import Record, first_line, last_row
+from grpolab.sweep.ledger import Record, first_line
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.tuning.arms import RECORD, ArmTrials
 from grpolab.vocabulary import COMPLETE, DAMAGED, DIVERGED, FAILED, PRUNED
@@ -40,21 +40,17 @@ class RunningTrial:
         self.arm, self.tuning, self._trial = arm, arm.tuning, arm.ask()
         self.label = f"{arm.arm} trial {self._trial.number}"
         self._results, self._compute_score = results, compute_score
-        self.state: str | None = None  # None until it ends
-        self.reason: str | None = None
+        self.record: Record = {}  # its entry in trials.json, but for its number and values; empty until it ends
         self._optimizer_steps = 0  # up to the decision
-        self._scores: dict[int, list[float]] = {}  # by seed, one for each objective
-        self._smoothed: dict[int, list[tuple[int, float]]] = {}  # by seed: what the pruner saw
+        self._scores: dict[int, float] = {}  # by seed
         self._cells: list[Cell] = []
         self._begun: list[Cell] = []
+        self._worst = -math.inf if self.tuning.goal.direction == "maximize" else math.inf  # of a diverged run
         self._runs = self._judge_runs()
 
     def advance(self) -> Cell | None:
         """Read the runs that have ended; return the run that the trial waits for, None if the trial has ended."""
         return next(self._runs, None)
-
-    def _end(self, state: str, reason: str | None = None) -> None:
-        self.state, self.reason = state, reason
 
     def _judge_runs(self) -> Iterator[Cell]:
         """Judge one run after the other, and yield the one that has to go on; end the trial."""
@@ -81,79 +77,50 @@ class RunningTrial:
                     yield cell
             self._optimizer_steps += outcome.get("optimizer_steps") or 0
             if outcome["outcome"] == DIVERGED:
-                self._scores[seed] = self._worst()
+                self._scores[seed] = self._worst
             if outcome["outcome"] in (FAILED, DAMAGED, DIVERGED):
                 state = DIVERGED if outcome["outcome"] == DIVERGED else FAILED
                 return self._end(state, f"seed {seed}: {first_line(outcome)}")
-            quantities = self._compute_score(self._results, cell)
-            scores = {goal.metric: float(quantities[goal.metric]) for goal in self.tuning.objectives}
-            if unknown := [metric for metric, score in scores.items() if math.isnan(score)]:
-                return self._end(FAILED, f"seed {seed}: nothing to compute {', '.join(unknown)} from")
-            self._scores[seed] = list(scores.values())
-            if self.tuning.pruner.name == "wilcoxon" and index + 1 < len(self._cells):  # it compares seeds, not steps
-                self._trial.report(self._scores[seed][0], index)
-                if self._trial.should_prune():
-                    return self._end(PRUNED, f"wilcoxon: worse than the best trial after {index + 1} seeds")
+            metric = self.tuning.goal.metric
+            score = float(self._compute_score(self._results, cell)[metric])
+            if math.isnan(score):
+                return self._end(FAILED, f"seed {seed}: nothing to compute {metric} from")
+            self._scores[seed] = score
         return self._end(COMPLETE)
 
     def _prunes_at(self, step: int, evaluations: list[float], index: int) -> bool:
         """Report the mean of a run's last evaluations; end the trial if the pruner gives it up."""
         pruner, settings = self.tuning.pruner, self._cells[index].settings
         value = statistics.fmean(evaluations[-pruner.window :])
-        self._smoothed.setdefault(settings.seed, []).append((step, value))
-        if pruner.name in ("none", "wilcoxon") or step == 0:
+        if pruner.name == "none" or step == 0:
             return False
-        sign = 1 if self.tuning.objectives[0].direction == "maximize" else -1
-        self._trial.report(sign * value, index * settings.planned_steps + step)
-        is_last = step == settings.planned_steps and index + 1 == len(self._cells)
-        if step < pruner.after or is_last or not self._trial.should_prune():
+        at = index * settings.planned_steps + step
+        is_last = at == len(self._cells) * settings.planned_steps
+        self._trial.report(value, at)
+        if step < pruner.after or is_last or not self.arm.is_behind(value, at):
             return False
         self._optimizer_steps += step * settings.updates_per_batch
         self._end(PRUNED, f"{pruner.name}: accuracy {value:.3f} at rollout step {step} of seed {settings.seed}")
         return True
 
-    def _worst(self) -> list[float]:
-        return [-math.inf if goal.direction == "maximize" else math.inf for goal in self.tuning.objectives]
-
-    def tell(self) -> Record:
-        """Tell Optuna how the trial ended; return its entry in trials.json, but for its number and values."""
-        goals, spent = self.tuning.objectives, [self._spent(cell) for cell in self._begun]
-        means: Sequence[float | None] = [None for _ in goals]
-        if self.state == COMPLETE:
-            means = [statistics.fmean(values) for values in zip(*self._scores.values(), strict=True)]
-        elif self.state == DIVERGED:
-            means = self._worst()
-        record: Record = plain(
+    def _end(self, state: str, reason: str | None = None) -> None:
+        """Tell Optuna how the trial ended."""
+        mean = statistics.fmean(self._scores.values()) if state == COMPLETE else None
+        mean = self._worst if state == DIVERGED else mean
+        self.record = plain(
             {
-                "state": self.state,
-                "reason": self.reason,
-                "scores": {
-                    goal.metric: {"mean": mean, "seeds": {seed: scores[at] for seed, scores in self._scores.items()}}
-                    for at, (goal, mean) in enumerate(zip(goals, means, strict=True))
-                },
-                "intermediate": self._smoothed,
+                "state": state,
+                "reason": reason,
+                "scores": {self.tuning.goal.metric: {"mean": mean, "seeds": self._scores}},
                 "signatures": {cell.settings.seed: cell.signature for cell in self._begun},
                 "optimizer_steps": {
                     "full": sum(cell.settings.optimizer_steps for cell in self._cells),
                     "decided": self._optimizer_steps,
                 },
-                "timing": {"seconds": round(sum(s for _, s in spent), 3), "optimizer_steps": sum(n for n, _ in spent)},
             }
         )
-        self._trial.set_user_attr(RECORD, record)
-        state = STATES.get(str(self.state), TrialState.FAIL)
-        values = [float(mean) for mean in means if mean is not None] if state == TrialState.COMPLETE else None
-        self.arm.study.tell(self._trial.number, values, state)
-        return record
-
-    def _spent(self, cell: Cell) -> tuple[int, float]:
-        """Return the optimiser steps and seconds that a run has had, whoever did them."""
-        folder = self._results.run(cell.signature)
-        outcome = outcome_or_damage(folder) or {}
-        if outcome.get("optimizer_steps") is not None:
-            return outcome["optimizer_steps"], outcome["seconds"]
-        row: Record = last_row(folder / "timing.jsonl") or {}
-        return (row.get("rollout_step", -1) + 1) * cell.settings.updates_per_batch, row.get("seconds/elapsed", 0.0)
+        self._trial.set_user_attr(RECORD, self.record)
+        self.arm.study.tell(self._trial.number, mean, STATES.get(state, TrialState.FAIL))
 
 
 class Tuner(Schedule):
@@ -237,10 +204,9 @@ class Tuner(Schedule):
     def _go_on(self, trial: RunningTrial, cell: Cell | None) -> None:
         """Have the trial's next run done; end the trial if there is none."""
         if cell is None:
-            record = trial.tell()
             self._running -= 1
-            self.failed[trial.arm.arm] += record["state"] == FAILED
-            self.changed(trial.label, record)
+            self.failed[trial.arm.arm] += trial.record["state"] == FAILED
+            self.changed(trial.label, trial.record)
             return
         self._waiting_for.setdefault(cell.signature, []).append(trial)
         label = f"{trial.label}, seed {cell.settings.seed}"
