@@ -151,7 +151,6 @@ LOSSES: list[tuple[str, dict[str, Any], LossInputs, float]] = [
     ("skyrl", NO_KL | {"policy_loss_type": "dppo"}, batch([[0.1, 0.9]], [[1, 1]], [[1]]), -exp(0.1) / 2),
     # torchtune: the completion loss has one ratio and one KL for the whole batch, empty rows too
     ("torchtune", {"loss": "GRPOCompletionLoss", "epsilon": 0.9, "kl_coeff": 0.0}, RAGGED, -(1 - 2 + 3) * exp(0.2) / 3),
-    ("torchtune", {"kl_coeff": 0.5, "epsilon": 0.2}, RAGGED, SUM / 3 + 0.5 * K3),
 ]  # fmt: skip
 
 
@@ -174,8 +173,6 @@ METRICS: list[tuple[str, dict[str, Any], LossInputs, dict[str, float]]] = [
      {f"objective/kl{i}_avg": value for i, value in
       enumerate([0.3, 0.045, exp(-0.3) + 0.3 - 1, exp(0.5) * 0.3])}),
     ("skyrl", {"policy_loss_type": "rollout_is"}, MOVED, {"clip_ratio": 2 / 3}),
-    ("torchtune", {}, RAGGED, {"ratios": (exp(0.1) + exp(0.5) + exp(-0.4) + 6 * exp(9)) / 9}),  # over padding too
-    ("torchtune", {"loss": "GRPOSimpleLoss"}, RAGGED, {"ratios": 1, "clipfrac": 0}),
 ]  # fmt: skip
 
 
