@@ -23,14 +23,14 @@ class StandsTwice(ValueError):
     """A name stands twice in a list; `schema.sentences` puts the list's key before it."""
 
 
-def different(names: Sequence[Any]) -> Sequence[Any]:
+def check_different(names: Sequence[Any]) -> Sequence[Any]:
     """Return the names. Raises StandsTwice if one stands twice."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise StandsTwice(f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
     return names
 
 
-Different = AfterValidator(different)
+Different = AfterValidator(check_different)
 NAME = r"[^\s/]+"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 StudyName = Annotated[str, Field(pattern=f"^{STUDY_NAME.pattern}$")]

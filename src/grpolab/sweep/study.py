@@ -33,7 +33,7 @@ from grpolab.sweep.fields import (
     Part,
     Seeds,
     StudyName,
-    different,
+    check_different,
     unknown,
     unknown_levels,
 )
@@ -244,7 +244,7 @@ def load(name: str) -> Study | Collection:
 def _with_text_keys(node: Any) -> Any:
     """Turn keys like `1:` and `8:` into text. Raises ValueError if two become equal."""
     if isinstance(node, dict):
-        different([str(key) for key in node])
+        check_different([str(key) for key in node])
         return {str(key): _with_text_keys(item) for key, item in node.items()}
     return [_with_text_keys(item) for item in node] if isinstance(node, list) else node
 
