@@ -22,7 +22,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 from grpolab.errors import RequestError
 from grpolab.grpo import model as model_module
 from grpolab.grpo.batch import TrainingBatch
-from grpolab.grpo.loading import has_bare_head
+from grpolab.grpo.loading import head_only_multiplies
 from grpolab.grpo.model import Policy, old_log_probs, token_log_probs
 from grpolab.run.assembly import RunParts
 from grpolab.run.warm_start import make_supervised_optimizer, supervised_step
@@ -158,11 +158,11 @@ def test_logits_that_are_more_than_the_heads_product_are_the_models_own(monkeypa
     """Gemma 2 caps its logits: the head's product with its hidden states would be another distribution."""
     parts, batch = sampled()
     llama = parts.state.policy
-    policy = replace(llama, model=gemma(llama), bare_head=False, break_even=None)
+    policy = replace(llama, model=gemma(llama), head_only_multiplies=False, break_even=None)
     with torch.no_grad():
         policy.model.lm_head.weight *= 50  # tied; far beyond the cap
-    assert has_bare_head(llama)
-    assert not has_bare_head(policy)
+    assert head_only_multiplies(llama)
+    assert not head_only_multiplies(policy)
     whole_BT, _ = token_log_probs(policy, batch)
     in_chunks(monkeypatch, policy)
     pieces_BT, _ = token_log_probs(policy, batch)

@@ -8,7 +8,7 @@ from grpolab.doctor.causes import Finding, certain, likely, possible, rule, say_
 from grpolab.doctor.evidence import (
     HALF,
     REWARD,
-    STILL_REACH,
+    STILL_DEVIATION,
     TRUNCATED,
     USUAL_RANGE,
     Evidence,
@@ -76,13 +76,13 @@ def unclipped(run: Evidence) -> Finding | None:
 
     Of a run whose updates are not kept, and that has no clip, its numbers say how far the ratio went.
     """
-    has_no_clip, farthest = run.settings.get("kernel") == UNCLIPPED, run.numbers.get("ratio_max", np.nan)
+    has_no_clip, largest_ratio = run.settings.get("kernel") == UNCLIPPED, run.numbers.get("ratio_max", np.nan)
     clips = [column(run.later, f"clip/{part}") for part in ("active", "outer", "capped")]
     is_idle = len(clips[0]) > 0 and not any(clip.any() for clip in clips)
     if run.has_outer_cap or not (has_no_clip or is_idle):
         return None
-    fall, (metric, score), reach = describe_fall(run), run.score, run.reach
-    if not fall or (run.is_still if len(reach) else not farthest - 1 > STILL_REACH):
+    fall, (metric, score), deviations = describe_fall(run), run.score, run.deviations
+    if not fall or (run.is_still if len(deviations) else not largest_ratio - 1 > STILL_DEVIATION):
         return None
     if metric != REWARD and not run.is_collapsed:  # then by the report's definition of `below_start`
         start, items = float(score[0]), run.settings.get("evaluation.items")
@@ -92,13 +92,13 @@ def unclipped(run: Evidence) -> Finding | None:
     usual = USUAL_RANGE["token"]
     would = column(run.later, counterfactual("token", usual))
     off = (
-        f"on used batches the ratio is off 1 by {number(median(reach))} (median over {count(len(reach), 'update')}), at"
-        f" most by {number(run.farthest)}"
+        f"on used batches the ratio is off 1 by {number(median(deviations))}"
+        f" (median over {count(len(deviations), 'update')}), at most by {number(run.largest_deviation)}"
     )
     return likely(
         f"kernel={UNCLIPPED}: it has no clip" if has_no_clip else "no token was clipped in any update",
         fall,
-        off if len(reach) else f"the largest ratio of a token is {number(farthest)}",
+        off if len(deviations) else f"the largest ratio of a token is {number(largest_ratio)}",
         f"a range of {usual:g} would have clipped {percent(float(would.mean()))} of the tokens" if len(would) else "",
         side="by kernel" if has_no_clip else "",
     )

@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 MOST = 0.9  # share of updates or rollout steps that 'nearly all' means
 ROUNDING = 1e-4  # |log ratio| that two float32 forward passes of one policy can differ by (the loop asserts it)
 TRUNCATED = 0.5  # share of completions that are cut off, above which the usual one has no end
-STILL_REACH = 0.2  # largest |ratio - 1| of nearly all updates on a used batch: the usual clip range, never reached
+STILL_DEVIATION = 0.2  # largest |ratio - 1| of nearly all updates on a used batch: the usual clip range, never reached
 STILL_KL = 1e-4  # nat per token from the start, at the end of the run; only where no batch is reused
 REWARD = "reward/mean"  # the score of a run that was not evaluated
 SCORES = ("eval/accuracy_expected", "eval/accuracy_greedy", REWARD)  # the first that a run has is its score
@@ -48,7 +48,7 @@ def median(values: Floats) -> float:
     return float(np.median(values)) if len(values) else np.nan
 
 
-def reach_of(updates: pd.DataFrame) -> Floats:
+def ratio_deviations(updates: pd.DataFrame) -> Floats:
     """Return the largest |ratio - 1| of each update that logs its least and largest token ratio."""
     least, most = both(updates, "ratio/token_min", "ratio/token_max")
     return np.maximum(most - 1, 1 - least)
@@ -161,19 +161,19 @@ class Evidence:
         return int(self.updates["rollout_step"].value_counts().max()) if self._is_first.any() else 0
 
     @cached_property
-    def first_reach(self) -> Floats:
+    def first_deviations(self) -> Floats:
         """Largest |ratio - 1| of each batch's first update."""
-        return reach_of(self.first)
+        return ratio_deviations(self.first)
 
     @cached_property
-    def reach(self) -> Floats:
+    def deviations(self) -> Floats:
         """Largest |ratio - 1| of each later update; empty where no batch is reused."""
-        return reach_of(self.later)
+        return ratio_deviations(self.later)
 
     @property
-    def farthest(self) -> float:
-        """The largest of them; NaN where there is none."""
-        return journals.largest(self.reach)
+    def largest_deviation(self) -> float:
+        """The largest |ratio - 1| of all later updates; NaN where no batch is reused."""
+        return journals.largest(self.deviations)
 
     @property
     def peak_rate(self) -> float:
@@ -184,8 +184,8 @@ class Evidence:
     @cached_property
     def is_still(self) -> bool:
         """True if the policy hardly moves: on a used batch, or from the start where no batch is reused."""
-        if len(self.reach):
-            return bool(np.quantile(self.reach, MOST) < STILL_REACH)
+        if len(self.deviations):
+            return bool(np.quantile(self.deviations, MOST) < STILL_DEVIATION)
         return bool((self.values("kl_ref/exact")[-1:] < STILL_KL).any())
 
     @cached_property
@@ -214,7 +214,10 @@ class Evidence:
 
     @cached_property
     def course(self) -> Floats:
-        """The score as reports have it: at each evaluation, or mean rewards of the pieces of a log."""
+        """The score over the run, as the report computes it: one value per evaluation.
+
+        A log without evaluations is cut into about SPANS equal pieces, and the score is each one's mean reward.
+        """
         metric, values = self.score
         return np.array([reward for _, reward in pieces(self.rollouts)]) if metric == REWARD else values
 

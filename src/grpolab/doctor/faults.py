@@ -1,7 +1,7 @@
 """Faults of a training loop, planted on purpose: learners that do one thing wrong, and rewards that mislead.
 
 `conf/fault/` names them; `make bench WHAT=doctor` plants them and asks the doctor which one it was. Only the setting
-`fault` plants one. Where a fault breaks what the loop's own check would notice at once, that check is off.
+`fault` plants one. Faults that the loop's own check of the first update would notice at once switch that check off.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ COMPLETION = ["rollout_step", "prompt_index", "sample"]
 
 def ratio_is_off(run: Evidence) -> bool:
     """Return whether nearly all first updates of on-policy batches have ratios that rounding does not explain."""
-    off = run.first_reach
+    off = run.first_deviations
     return len(off) > 0 and not run.settings.get("staleness", 0) and bool(np.mean(off > ROUNDING) >= MOST)
 
 
@@ -42,8 +42,8 @@ def _first(run: Evidence, metric: str) -> float:
 
 def _say_size(run: Evidence) -> str:
     return (
-        f"before a batch's first update the ratio is off by up to {number(median(run.first_reach))} (median over"
-        f" {len(run.first_reach)} batches; KL {number(_first(run, 'kl_old/k3'))} nat per token)"
+        f"before a batch's first update the ratio is off by up to {number(median(run.first_deviations))} (median over"
+        f" {len(run.first_deviations)} batches; KL {number(_first(run, 'kl_old/k3'))} nat per token)"
     )
 
 

@@ -101,12 +101,12 @@ def plateau(run: Evidence) -> Finding | None:
     if not abs(change) + 2 * error < UNMOVED * spread:
         return None
     sizes = {"largest learning rate": run.peak_rate, "median gradient norm": run.median("grad_norm")}
-    moves = len(run.reach) > 0  # `is_still` says that it does
-    reach = f"the policy does move: on used batches the ratio is off 1 by {number(median(run.reach))} (median)"
+    moves = len(run.deviations) > 0  # `is_still` says that it does
+    movement = f"the policy does move: on used batches the ratio is off 1 by {number(median(run.deviations))} (median)"
     return possible(
         f"reward/mean changed by {number(change)} ± {number(2 * error)} over {count(len(rewards), 'row')} (mean"
         f" {number(float(rewards.mean()))}), where rewards differ by {number(spread)} (median reward/std)",
         ", ".join(f"{name} {number(size)}" for name, size in sizes.items() if not np.isnan(size)),
-        reach if moves else "",
+        movement if moves else "",
         side="policy moves" if moves else "",
     )

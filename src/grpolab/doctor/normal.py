@@ -17,7 +17,7 @@ OF_THE_LOSS = 0.1  # by how much of itself the loss may differ from beta times K
 @rule
 def no_reuse(run: Evidence) -> Finding | None:
     """Each batch has one update, and the ratio is 1 in all of them."""
-    off, clipped = run.first_reach, column(run.first, "clip/active")
+    off, clipped = run.first_deviations, column(run.first, "clip/active")
     moved = off.max() > ROUNDING if len(off) else not len(clipped) or clipped.max() > 0
     if run.updates_per_batch != 1 or moved:
         return None
@@ -40,7 +40,7 @@ def zero_first_loss(run: Evidence) -> Finding | None:
 
 @rule
 def loss_is_beta_kl(run: Evidence) -> Finding | None:
-    """One factor explains nearly every loss by its row's KL."""
+    """Nearly every logged loss is the same constant (beta) times the KL of its row."""
     losses, divergence = both(run.updates, "loss", "kl_ref/k3")
     losses, divergence = losses[divergence > 0], divergence[divergence > 0]
     if len(losses) < 3 or not np.median(losses) > _zero(run):

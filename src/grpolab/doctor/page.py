@@ -67,7 +67,7 @@ def examine(run: Evidence) -> Diagnosis:
 def _find_gaps(run: Evidence) -> Iterator[str]:
     """Yield a sentence for each question that stays open because a metric is missing or not finite."""
     clipped = run.values("clip/active")
-    is_explained = len(run.first_reach) or len(run.reach) or run.updates_per_batch == 1
+    is_explained = len(run.first_deviations) or len(run.deviations) or run.updates_per_batch == 1
     if len(clipped) and not clipped.max() > 0 and not is_explained:
         rate, norm = number(run.median("learning_rate")), number(run.median("grad_norm"))
         yield (

@@ -1,4 +1,8 @@
-"""Causes of a ratio that is always 1: the old policy follows the live one, no gradient, no step, no room to move."""
+"""Causes of a ratio that stays at or near 1.
+
+The old policy follows the live one, the gradient vanishes, the weights do not move, or a strong KL or a narrow clip
+range holds the policy back.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor.causes import Finding, certain, likely, rule
-from grpolab.doctor.evidence import MOST, ROUNDING, STILL_REACH, USUAL_RANGE, Evidence, median, reach_of
+from grpolab.doctor.evidence import MOST, ROUNDING, STILL_DEVIATION, USUAL_RANGE, Evidence, median, ratio_deviations
 from grpolab.report.journals import column
 from grpolab.report.text import count, listing, number, percent
 from grpolab.vocabulary import counterfactual
@@ -30,9 +34,9 @@ NARROW = 0.25  # what the usual range would have clipped, over what was clipped
 @rule
 def aliased_old_policy(run: Evidence) -> Finding | None:
     """Every ratio of every later update is exactly 1 while the weights moved: old and new are one forward pass."""
-    if not run.farthest <= 0 or not run.has_moved:
+    if not run.largest_deviation <= 0 or not run.has_moved:  # true for NaN too: no batch is reused
         return None
-    updates = count(len(run.reach), "update")
+    updates = count(len(run.deviations), "update")
     evidence = f"the ratio is exactly 1 for every token in all {updates} on a used batch"
     return certain(evidence, _say_movement(run), instead=("resynchronised_old_policy",))
 
@@ -40,9 +44,9 @@ def aliased_old_policy(run: Evidence) -> Finding | None:
 @rule
 def resynchronised_old_policy(run: Evidence) -> Finding | None:
     """The ratio is 1 up to rounding: another forward pass of the same weights made the old log-probs anew."""
-    if not 0 < run.farthest < ROUNDING or not run.has_moved:
+    if not 0 < run.largest_deviation < ROUNDING or not run.has_moved:
         return None
-    most, updates = number(run.farthest), count(len(run.reach), "update")
+    most, updates = number(run.largest_deviation), count(len(run.deviations), "update")
     return certain(
         f"|ratio - 1| is at most {most}, which is rounding, in all {updates} on a used batch", _say_movement(run)
     )
@@ -61,10 +65,10 @@ def recomputed_old_log_probs(run: Evidence) -> Finding | None:
     """The second pass starts at ratio 1, which only the first can do, and the third does not."""
     if run.updates_per_batch < 3:
         return None
-    passes = [reach_of(updates) for _, updates in run.updates.groupby("iteration")][1:3]
-    if len(passes) < 2 or not all(len(reach) for reach in passes):
+    passes = [ratio_deviations(updates) for _, updates in run.updates.groupby("iteration")][1:3]
+    if len(passes) < 2 or not all(len(deviations) for deviations in passes):
         return None
-    second, third = (reach.max() for reach in passes)
+    second, third = (deviations.max() for deviations in passes)
     if second > ROUNDING or third <= max(ROUNDING, JUMP * second):
         return None
     return certain(
@@ -220,8 +224,8 @@ def endless_warmup(run: Evidence) -> Finding | None:
 
 def _say_distance(run: Evidence) -> str:
     """Say how far the policy moved: the largest |ratio - 1| on a used batch, else the KL from the start."""
-    if len(run.reach):
-        return f"|ratio - 1| is at most {number(run.farthest)}"
+    if len(run.deviations):
+        return f"|ratio - 1| is at most {number(run.largest_deviation)}"
     return f"the KL from the start is at most {number(run.largest('kl_ref/exact'))} nat per token"
 
 
@@ -232,14 +236,14 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
     Of a log without ratios: the rate is tiny for any model.
     """
     rate = run.largest("learning_rate")
-    if run.framework != "grpolab" and not len(run.reach):
+    if run.framework != "grpolab" and not len(run.deviations):
         rows = len(run.values("learning_rate"))
         is_clipped = run.largest("clip/active") > 0  # then the policy moves, and a rate of 0 is a rounded one
         if not rate <= TINY_RATE or rows <= WARM_ROWS or is_clipped:
             return None
         evidence = f"the learning rate is {number(rate)} at most in {count(rows, 'row')}"
         return likely(evidence, side="" if rate > 0 else "zero")
-    if not run.is_still or run.has_moved or run.farthest >= STILL_REACH or np.isnan(rate):
+    if not run.is_still or run.has_moved or run.largest_deviation >= STILL_DEVIATION or np.isnan(rate):
         return None
     if not _clipped_step_fraction(run) >= SMALL_FRACTION:
         return None
@@ -268,7 +272,7 @@ def strong_kl(run: Evidence) -> Finding | None:
         f"beta={beta:g}: an advantage of {number(size)} (the usual size) balances the KL at a log ratio of"
         f" {number(size / beta)} to the reference, inside the clip range of {epsilon:g}",
         f"KL to the reference: {number(run.median('kl_ref/k3'))} nat per token (median)",
-        f"clip fraction on used batches: {clipped} (median)" if len(run.reach) else "",
+        f"clip fraction on used batches: {clipped} (median)" if len(run.deviations) else "",
         side="still" if run.is_still else "",
     )
 

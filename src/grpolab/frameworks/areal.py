@@ -142,9 +142,10 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
-    """Replay rewards less a mean, over the root mean square of what is left, as float32.
+    """Replay AReaL's advantages as float32: subtract the mean of the group or batch, divide by its std plus eps.
 
-    The mean is of the group or batch, or of the others in it; 0 if there is none. A group of one is divided by 1.
+    Either step may be off. With `mean_leave1out` the mean is that of the other members, 0 for a group of one. Where
+    the unbiased divisor would be 0, the std counts as 1.
     """
     rewards_B = inputs["rewards"]
     width = {"group": inputs["group_size"], "batch": len(rewards_B)}

@@ -68,24 +68,25 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return row_mean(log_ratio_BT, mask_BT).exp()
 
 
-def actor_weight(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
+def bounded_sampler_weight(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
     """Return exp(old - sampler) within its bounds, and a mask of what was outside; (B, T) or (B, 1) each."""
     rule, mask_BT, old_BT = objective.sampler_correction, inputs.mask_BT, inputs.old_log_probs_BT
     log_BT = old_BT - (old_BT if inputs.sampler_log_probs_BT is None else inputs.sampler_log_probs_BT)
     by_row = objective.importance_sampling_level == "sequence"
-    weight = ((log_BT * mask_BT).sum(1, keepdim=True) if by_row else log_BT).exp().nan_to_num(0, 0, 0)
+    weight = ((log_BT * mask_BT).sum(1, keepdim=True) if by_row else log_BT).exp().nan_to_num(0, 0, 0)  # NaN, inf: 0
     if rule is None:
         return weight, torch.zeros_like(weight, dtype=torch.bool)
     if rule.level != "geometric":
         return bounded_weight(rule, weight), (weight < rule.low) | (weight > rule.high)
+    # Geometric: a row whose mean ratio is out of bounds has weight 0; the other rows' weights are not bounded.
     mean_B1 = row_mean(log_BT.nan_to_num(0, 0, 0), mask_BT).exp()
     out_B1 = (mean_B1 < rule.low) | (mean_B1 > rule.high)
     return weight * ~out_B1, out_B1
 
 
 def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
-    """Return the actor's weight."""
-    return actor_weight(objective, inputs)[0]
+    """Return the sampler weight within its bounds."""
+    return bounded_sampler_weight(objective, inputs)[0]
 
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         clamped = ratio.clamp(objective.low, objective.high)
     mixture_BT = (0.5 * old_BT.exp() + 0.5 * sampler_BT.exp()).log()
     divergence = resolve(KL_ESTIMATORS[objective.kl_estimator or "k3"])
-    (weight, outside), rule = actor_weight(objective, inputs), objective.sampler_correction
+    (weight, outside), rule = bounded_sampler_weight(objective, inputs), objective.sampler_correction
     logged: dict[str, Any] = {
         "loss": loss.total,
         "kl_penalty": 0.0 if loss.kl_ref_BT is None else average(objective, inputs, loss.kl_ref_BT),

@@ -154,7 +154,10 @@ def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: Los
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
-    """Add the KL to the sum as the mean over rows of their means."""
+    """Add beta times the KL with the weights of a mean over rows of row means.
+
+    `average` only sums, because the advantages already hold the policy loss's reduction.
+    """
     return per_token + objective.beta * kl_ref_BT * sequence_mean(inputs.mask_BT.to(kl_ref_BT.dtype), inputs.totals)
 
 

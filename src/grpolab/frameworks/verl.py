@@ -166,7 +166,7 @@ def draw_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tenso
 
 
 def replay_bypass_mode(options: Options, inputs: Inputs) -> Replayed:
-    """Replay `bypass_mode`: `old_logprobs` are the sampler's; tokens that are rejected leave the mask."""
+    """Replay `bypass_mode`, where the sampler's log-probs are the old ones; rejected tokens leave the mask."""
     o, mask_BT = LOSS["rollout_correction"] | dict(options["rollout_correction"]), inputs["mask"]
     now_BT, sampler_BT, rule = inputs["logprobs"].detach(), inputs["old_logprobs"], sampler_rule(o)
     log_ratio_BT, kept_BT = masked_log_ratio(now_BT, sampler_BT, mask_BT), mask_BT
@@ -178,7 +178,7 @@ def replay_bypass_mode(options: Options, inputs: Inputs) -> Replayed:
     logged |= correction.mismatch_metrics(rule, now_BT, sampler_BT, mask_BT)
     counts = count_totals(kept_BT, options.get("global_batch_info") or {})
     batch = shared.make_loss_inputs({**inputs, "mask": kept_BT}, totals=counts)
-    if o["loss_type"] == "reinforce":  # the weight is the current policy's
+    if o["loss_type"] == "reinforce":  # no ratio (old = current); the weight is current over sampler
         batch = replace(batch, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
     return shared.replay_loss(FRAMEWORK, translate_mode(options, "bypass_mode"), batch).with_metrics(logged)
 
@@ -199,8 +199,9 @@ def replay_agg_loss(options: Options, inputs: Inputs) -> Replayed:
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
     """Replay the KL at each position, and its sum over the tokens as the loss."""
-    point = objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
-    values_BT = shared.kl_with_padding(point, shared.make_loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
+    kl_only = objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
+    ratio_BT = torch.ones_like(inputs["logprobs"])  # verl's KL function does not weight by the ratio
+    values_BT = shared.kl_with_padding(kl_only, shared.make_loss_inputs(inputs), ratio_BT)
     return shared.sum_over_tokens(values_BT, inputs["mask"])
 
 

@@ -1,7 +1,7 @@
 """Advantages of whole completions: (reward - baseline) / scale.
 
-Baselines and scales are functions that `registry.py` loads by name (`baselines.py`). Returns that differ from token to
-token, which only frameworks have, are in `frameworks/shared.py`.
+Baselines and scales are functions that `registry.py` loads by name (`baselines.py`). Only frameworks have returns that
+differ from token to token; these are in `frameworks/shared.py`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from grpolab.registry import ADVANTAGES, SCALES, resolve
 
 @dataclass(frozen=True)
 class Scored:
-    """Rewards of completions, and the group that each is compared with. B rows in any order."""
+    """Rewards of B completions, in any order, and the group that each is compared with."""
 
     rewards_B: Tensor  # NaN: cannot be scored
-    group_B: Tensor  # integers; rows of one number are a group, in any place and of any size
+    group_B: Tensor  # integers: rows with one number are a group, wherever they stand; sizes may differ
     lengths_B: Tensor | None = None  # tokens of each completion
-    baseline_B: Tensor | None = None  # from outside (ReMax: the reward of the greedy completion)
+    baseline_B: Tensor | None = None  # not from these rewards (ReMax: the reward of the greedy completion)
     lone_reward: bool = False  # a group of one has advantage 0 (False) or its reward (True)
 
 
 def advantages(scored: Scored, baseline: str = "group_mean", scale: str = "group", epsilon: float = 1e-4) -> Tensor:
-    """Return (reward - baseline) / scale by the registry's names, shape (B,).
+    """Return (reward - baseline) / scale, shape (B,). `baseline` and `scale` are names of the registry.
 
-    A reward that is NaN gets 0 and is no part of any mean, std or count (TRL 1.16). Rewards that equal all those that
-    they are compared with get exactly 0.
+    A reward that is NaN gets advantage 0 and counts in no mean or std (TRL 1.16). If a reward equals all those that it
+    is compared with, its advantage is exactly 0.
     """
     known_B = ~scored.rewards_B.isnan()
     rows: dict[str, Any] = {name: value[known_B] for name, value in vars(scored).items() if isinstance(value, Tensor)}
@@ -52,7 +52,7 @@ def normalized_sum(
 ) -> Tensor:
     """Return the weighted sum of the reward parts, each first normalised within its group; shape (B,).
 
-    GDPO (2601.05242); TRL `normalize_then_sum`: a part that is NaN counts 0, and a row of nothing but NaN stays NaN.
+    GDPO (2601.05242); TRL `normalize_then_sum`. A part that is NaN counts as 0; a row whose parts are all NaN is NaN.
     """
     scaled = {}
     for name, part_B in parts.items():
@@ -62,18 +62,18 @@ def normalized_sum(
 
 
 def weighted_sum(parts: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
-    """Return the weighted sum of the reward parts, (B,). A part that is NaN counts 0; NaN where all are."""
+    """Return the weighted sum of the reward parts, (B,). A part that is NaN counts as 0, unless all are NaN."""
     weighted_KB = torch.stack([weight * parts[name] for name, weight in weights.items()])
     return weighted_KB.nansum(0).masked_fill(weighted_KB.isnan().all(0), torch.nan)
 
 
 def equal_rewards(rewards_PG: Tensor) -> Tensor:
-    """Find the groups whose rewards are all equal, shape (P,), bool: they teach nothing."""
+    """Find the groups whose rewards are all equal, shape (P,), bool: they give no gradient."""
     return (rewards_PG == rewards_PG[:, :1]).all(1)
 
 
 def by_group(group_B: Tensor, function: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
-    """Apply a function to all groups of one size as a table (P, n), and put its values back at their rows; (B,)."""
+    """Apply a function to the groups, once per group size n as tables (P, n); return its values by row, (B,)."""
     _, index_B, sizes_P = group_B.unique(return_inverse=True, return_counts=True)
     order_B, size_B = index_B.argsort(stable=True), sizes_P[index_B]
     values_B = torch.empty_like(columns_B[0])
@@ -84,7 +84,7 @@ def by_group(group_B: Tensor, function: Callable[..., Tensor], *columns_B: Tenso
 
 
 def whiten(values_BT: Tensor, mask_BT: Tensor, convention: str) -> Tensor:
-    """Return (value - mean) / std over the batch's tokens, (B, T); padding too, which the caller may zero again.
+    """Return (value - mean) / std over the batch's tokens, (B, T). Padding is not put back to 0.
 
     `convention`: `bessel`, sqrt(variance over N - 1, plus 1e-8) (verl, ROLL, SkyRL); `population`, the square root of
     the variance over N, at least 1e-8 (OpenRLHF, NeMo-RL). One token has no variance over N - 1: NaN.

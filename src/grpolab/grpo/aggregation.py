@@ -1,6 +1,6 @@
-"""Aggregation of masked per-token losses to one number. Each is a weight per token: loss = sum(weight * loss).
+"""Aggregation of masked per-token losses to one number: each function returns weights, and sum(weight * loss) is taken.
 
-The weights of an optimiser step's micro-batches add up to those of the whole, so that micro-batching never changes a
+A token's weight does not depend on how its minibatch is cut into micro-batches, so that micro-batching never changes a
 result; `token_mean_microbatch` is the exception by definition (TRL's bnpo). The denominator is in the name.
 """
 
@@ -16,7 +16,7 @@ from grpolab.registry import AGGREGATIONS, resolve
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts that a micro-batch cannot see by itself."""
+    """Counts of the minibatch and the rollout batch, which a micro-batch cannot see by itself."""
 
     sequences: int  # of the minibatch
     nonempty_sequences: int  # of the minibatch: those with at least one token
@@ -88,6 +88,6 @@ def _row_means(mask_BT: Tensor) -> Tensor:
 
 
 def aggregate(name: str, loss: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
-    """Reduce the loss, (B, T) or (B, 1), to one number; padding is invisible, NaN included."""
+    """Reduce the loss, (B, T) or (B, 1), to one number; values at padding are ignored, even NaN."""
     weights_BT = resolve(AGGREGATIONS[name])(mask_BT.to(loss.dtype), totals)
     return (torch.where(mask_BT, loss, 0.0) * weights_BT).sum()

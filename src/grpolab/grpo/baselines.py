@@ -1,4 +1,4 @@
-"""Baselines that rewards are compared with, and scales that they are divided by, as the papers have them.
+"""Baselines, which are subtracted from rewards, and scales, which divide the difference, as the papers define them.
 
 `registry.py` loads them by name; those that no study here compares are in `frameworks/baselines.py`.
 """
@@ -24,7 +24,7 @@ def group_mean(scored: Scored) -> Tensor:
 
 
 def leave_one_out(scored: Scored) -> Tensor:
-    """Mean of the others of the group. RLOO (2402.14740)."""
+    """Mean of the group's other members. RLOO (2402.14740)."""
     return within_groups(scored, mean_of_others)
 
 
@@ -46,7 +46,7 @@ def batch_std(scored: Scored, epsilon: float) -> Tensor:
 
 
 def within_groups(scored: Scored, baseline: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
-    """Apply a baseline to each group. If all its rewards are equal, it is exactly that reward: a mean could round."""
+    """Apply a baseline to each group; in a group of equal rewards return that reward, which a mean could round."""
 
     def exact(rewards_PN: Tensor, *others_PN: Tensor) -> Tensor:
         if rewards_PN.shape[1] == 1:
@@ -57,12 +57,12 @@ def within_groups(scored: Scored, baseline: Callable[..., Tensor], *columns_B: T
 
 
 def mean_of_others(rewards_PN: Tensor) -> Tensor:
-    """Return for each reward of a group the mean of the others, (P, n)."""
+    """Return for each reward the mean of the other rewards of its group, (P, n)."""
     return (rewards_PN.sum(1, keepdim=True) - rewards_PN) / (rewards_PN.shape[1] - 1)
 
 
 def std_of_group(scored: Scored, ddof: int) -> Tensor:
-    """Return the std of the group, 1 for a group of one, which has none."""
+    """Return the std of each row's group; 1 for a group of one."""
 
     def std(rewards_PN: Tensor) -> Tensor:
         if rewards_PN.shape[1] == 1:

@@ -1,4 +1,4 @@
-"""Data classes of a rollout step (prompts, completions, the batch that updates learn from), and text as tensors.
+"""The data classes of a rollout step (prompts, completions, training batch), and how texts become tensors.
 
 Letters of shapes: P prompts, G generations, B = P * G sequences, L prompt and T completion positions, V vocabulary, N
 tokens, flattened. Rows of one prompt stand together until minibatches are cut.
@@ -33,7 +33,7 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tenso
     """Return the text of each completion without end and padding tokens, shape (B,)."""
     rows = zip(tokens_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)
     completions = [tuple(row[:length]) for row, length in rows]
-    distinct = list(map(list, dict.fromkeys(completions)))  # a group repeats itself
+    distinct = list(map(list, dict.fromkeys(completions)))  # a group often has equal completions
     texts = tokenizer.batch_decode(distinct, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     text_of = dict(zip(map(tuple, distinct), texts, strict=True))
     return [text_of[completion] for completion in completions]
@@ -41,7 +41,7 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tenso
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompt tokens, padded in front."""
+    """Prompt tokens, padded on the left."""
 
     tokens_PL: Tensor
     mask_PL: Tensor | None  # bool; None where no prompt is padded
@@ -66,14 +66,14 @@ def prompt_tensors(
 
 @dataclass(frozen=True)
 class Texts:
-    """Prompts with their answers behind, padded behind, where a causal model does not look."""
+    """Prompts, each followed by its answer, padded on the right, where a causal model does not look."""
 
     tokens_BC: Tensor
     answer_BC: Tensor  # bool: the answer and its end token
     first: int  # the first column with an answer
 
     def tree(self, break_even: float | None) -> PrefixTree | None:
-        """Return neighbours that begin alike as trees; None where plain texts cost less, or `break_even` is None."""
+        """Return prefix trees of neighbouring texts; None if plain texts cost less, or `break_even` is None."""
         if break_even is None:
             return None
         B, C = self.tokens_BC.shape
@@ -103,8 +103,8 @@ def text_tensors(
 class Completions:
     """The sampler's output."""
 
-    tokens_BT: Tensor  # padded behind
-    mask_BT: Tensor  # bool; the end token is inside
+    tokens_BT: Tensor  # padded on the right
+    mask_BT: Tensor  # bool; includes the end token
     log_probs_BT: Tensor  # the sampler's own, 0 at padding
 
 
@@ -123,10 +123,10 @@ class Rollout:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """The tensors that updates need; rows can be selected."""
+    """The tensors that updates need, one row per sequence."""
 
     rows_B: Tensor  # row of each sequence in the rollout
-    prompts: Prompts  # of the whole rollout; a row reads its own
+    prompts: Prompts  # of the whole rollout, even if the batch is a part of its rows
     prompt_of_B: Tensor
     tokens_BT: Tensor
     mask_BT: Tensor
@@ -136,7 +136,7 @@ class TrainingBatch:
     old_log_probs_BT: Tensor | None = None  # None until known: the first pass fills it in
     old_entropy_BT: Tensor | None = None
     reference_log_probs_BT: Tensor | None = None  # only where beta > 0
-    trees: tuple[PrefixTree | None, ...] = ()  # of its micro-batches, made once for all passes; empty: not yet
+    trees: tuple[PrefixTree | None, ...] = ()  # one per micro-batch, made once for all passes; empty: not made yet
 
     @classmethod
     def of(cls, prompts: Prompts, prompt_of_B: Tensor, completions: Completions) -> TrainingBatch:
@@ -154,7 +154,7 @@ class TrainingBatch:
         return replace(self, trees=(), **selected)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the per-row fields that are there."""
+        """Return the per-row fields that are not None, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def with_old(self, log_probs_BT: Tensor, entropy_BT: Tensor) -> TrainingBatch:
@@ -167,7 +167,7 @@ class TrainingBatch:
         )
 
     def select_prompts(self) -> tuple[Prompts, Tensor]:
-        """Return the prompts that these rows continue, each once, and the index of each row's among them, (B,)."""
+        """Return the distinct prompts of these rows, and each row's index into them, (B,)."""
         kept_P, prompt_of_B = self.prompt_of_B.unique(return_inverse=True)
         return self.prompts.select(kept_P), prompt_of_B
 
@@ -179,7 +179,7 @@ class TrainingBatch:
 
     @property
     def tree(self) -> PrefixTree | None:
-        """The prefix tree of a batch that is one micro-batch; None where there is none, or it costs more."""
+        """The prefix tree of a batch that is one micro-batch; None if plain sequences cost less, or none was made."""
         return self.trees[0] if len(self.trees) == 1 else None
 
     def with_trees(self, size: int, break_even: float | None) -> TrainingBatch:
@@ -189,7 +189,7 @@ class TrainingBatch:
         return replace(self, trees=tuple(piece._make_tree(break_even) for piece in self.split(size)))
 
     def _make_tree(self, break_even: float | None) -> PrefixTree | None:
-        """Return one tree for each prompt; None where plain completions behind their prompts cost less."""
+        """Return one tree for each prompt; None if prompts and plain completions cost less."""
         if break_even is None:
             return None
         prompts, prompt_of_B = self.select_prompts()

@@ -1,4 +1,4 @@
-"""Sampling completions: one prefill of the prompts, then one decode step for each token."""
+"""Sample completions: one prefill of the prompts, then one decode step for each token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpolab.grpo.processes import Processes
 
 # A factor just below 1: a uniform number times the total stays below the total, however it is rounded.
 BELOW_ONE = 1 - 2.0**-52
-ASK_EVERY = 16  # tokens between two questions to a GPU whether all completions have ended
+ASK_EVERY = 16  # on a GPU: tokens between two checks whether all completions have ended
 
 Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # log-probs (B, V) and uniform numbers (B,) -> tokens (B,)
 
@@ -31,25 +31,27 @@ def sampling_noise(seed: int, purpose: str, step: int, prompts: int, samples: in
 
 def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     """Choose the token at which the cumulative probability passes the uniform number, shape (B,)."""
-    # In float64, so that close logits give equal tokens; a token of probability 0 is never taken.
+    # In float64, so that logits that differ by rounding choose the same token; one of probability 0 is never chosen.
     cumulative_BV = log_probs_BV.double().exp().cumsum(-1)
     threshold_B1 = uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:])
     token_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)
-    return token_B.clamp(max=log_probs_BV.shape[1] - 1)  # NaN has no place: the update will end the run as diverged
+    return token_B.clamp(
+        max=log_probs_BV.shape[1] - 1
+    )  # NaN log-probs: any token will do, because the update ends the run as diverged
 
 
 def most_likely(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
-    """Choose the token of highest probability, the first of equals, shape (B,); the noise is not used."""
+    """Choose the token of highest probability, the first one of a tie, shape (B,); the noise is not used."""
     return log_probs_BV.argmax(-1)
 
 
 def sample(
     policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose = inverse_cdf
 ) -> Completions:
-    """Sample `group` completions of every prompt, at most as long as the noise; rows of one prompt stand together."""
+    """Sample `group` completions of every prompt, of at most T tokens; rows of one prompt stand together."""
     with torch.inference_mode():
         tokens, log_probs = _decode(policy, prompts, group, uniforms_BT.to(policy.device), choose)
-    # Outside of inference mode, so that an update may keep the tensors for its backward pass.
+    # Joined outside of inference mode, so that an update may keep the tensors for its backward pass.
     tokens_BT = torch.stack(tokens, 1)
     ends_BT = tokens_BT == policy.end
     mask_BT = ends_BT.cumsum(1) - ends_BT.long() == 0  # up to the first end token, itself included
@@ -63,9 +65,9 @@ def _decode(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return, for each position, the tokens (B,) and their log-probs (B, 1).
 
-    On a CPU each distinct (prefix, token) is computed once: completions that are equal so far share a row of the KV
-    cache. That reads a number back at each token, for which a GPU would wait. There each completion has its own row, so
-    that no size depends on what was sampled; completions that have ended go on with padding.
+    On a CPU, completions that are equal so far share a row of the KV cache, so each distinct prefix is computed once.
+    That needs the number of distinct prefixes at each token, and a GPU would have to wait for it. So on a GPU each
+    completion has its own row, no size depends on what was sampled, and completions that have ended go on with padding.
     """
     pad_id, end_id = policy.pad, policy.end  # looked up once: the tokenizer is slow to answer
     tokens, log_probs = [], []
@@ -98,7 +100,7 @@ def _decode(
             if not going:
                 break
             edges_N, row_of_B = edges_N[:going], row_of_B.clamp(max=going - 1)
-            if (going, now_ended) != (len(logits_NV), ended):  # else each row goes on with one token
+            if (going, now_ended) != (len(logits_NV), ended):  # else the cache's rows stay as they are
                 kv_cache.select(edges_N // V)
             ended, token_N = now_ended, edges_N % V
         logits_NV = policy.logits(decode_hidden(policy, kv_cache, token_N[:, None]))[:, -1]
@@ -113,7 +115,7 @@ def sample_dealt(
     uniforms_BT: Tensor,
     choose: Choose = inverse_cdf,
 ) -> Completions:
-    """Do as `sample`, by all processes: each samples some of the prompts, with the noise that belongs to them."""
+    """Sample as `sample` does, with all processes: each samples a share of the prompts, with those prompts' noise."""
     if processes.size == 1:
         return sample(policy, prompts, group, uniforms_BT, choose)
     share_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
@@ -131,5 +133,5 @@ def sample_dealt(
 
 
 def prompt_rows(prompts: Prompts, group: int) -> Tensor:
-    """Return the prompt of each row where every prompt has `group` rows that stand together, shape (P * group,)."""
+    """Return each row's prompt index, (P * group,): every prompt has `group` consecutive rows."""
     return torch.arange(len(prompts.tokens_PL), device=prompts.tokens_PL.device).repeat_interleave(group)

@@ -1,4 +1,4 @@
-"""Held-out accuracy. Where the right answer is unique, expected sampled accuracy is exact: no sampling noise at all."""
+"""Held-out accuracy. If only one answer is right, its probability is the expected accuracy, without sampling noise."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a policy as it is at each call. `samples`, `length` and `seed` count only where answers are sampled."""
+    """Evaluates the policy's current weights. `samples`, `length` and `seed` matter only if answers are sampled."""
 
     policy: Policy
     task: Task
@@ -43,7 +43,7 @@ class Evaluator:
     samples: int
     length: int
     seed: int
-    processes: Processes = ALONE  # over which batches are dealt
+    processes: Processes = ALONE  # they share the batches
 
     def __call__(self) -> Evaluation:
         """Evaluate the policy on all items."""
@@ -54,7 +54,7 @@ class Evaluator:
 
     @cached_property
     def _order_I(self) -> list[int]:
-        """The items sorted by prompt, so that those that begin alike stand together."""
+        """Indices of the items sorted by prompt, so that prompts with a common prefix are neighbours."""
         return sorted(range(len(self.examples_I)), key=lambda item: self.examples_I[item].prompt)
 
     @property
@@ -63,7 +63,7 @@ class Evaluator:
 
     @cached_property
     def _texts(self) -> list[tuple[Texts, PrefixTree | None]]:
-        """The sorted items with their right answers, in batches, each with its trees; tokenised once."""
+        """The sorted items with their right answers, tokenised, in batches with their prefix trees; made once."""
         policy, made = self.policy, []
         for batch in self._batches([self.examples_I[item] for item in self._order_I]):
             prompts, answers = zip(*batch, strict=True)
@@ -94,7 +94,7 @@ class Evaluator:
         return Evaluation({"eval/accuracy_expected": expected, "eval/accuracy_greedy": greedy}, expected_I.tolist())
 
     def _sampled(self) -> Evaluation:
-        """Score `samples` completions of each item, with noise that is the same at every evaluation of a seed."""
+        """Score `samples` completions of each item; every evaluation of a seed samples with the same noise."""
         items = len(self.examples_I)
         noise_NT = sampling_noise(self.seed, "evaluation", 0, items, self.samples, self.length)
         batches = list(zip(self._prompts, noise_NT.split(self.batch_size * self.samples), strict=True))
@@ -105,7 +105,7 @@ class Evaluator:
             finite = bool(completions.log_probs_BT.isfinite().all())
             computed.append((finite, texts, completions.mask_BT.sum(1)))
         are_finite, texts_of, lengths = zip(*self.processes.gather(computed), strict=True)
-        if not all(are_finite):  # what was drawn from NaN is no answer
+        if not all(are_finite):  # tokens that were sampled from NaN log-probs are no answer
             return Evaluation({"eval/accuracy_expected": math.nan}, [])
         repeated = [example for example in self.examples_I for _ in range(self.samples)]
         answered = list(zip(repeated, chain(*texts_of), strict=True))

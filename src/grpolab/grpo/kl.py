@@ -1,6 +1,7 @@
 """Divergence estimators from log-probabilities of sampled tokens (Schulman, 'Approximating KL divergence', 2020).
 
-Each takes log(p/q), where q was sampled from: for the KL to the reference log pi_ref - log pi_new. Shapes stay.
+Each takes log(p/q) of tokens that were sampled from q, and keeps the shape. For the KL to the reference this is
+log pi_ref - log pi_new.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def kl_penalty(
 ) -> Tensor:
     """Return the KL term of each token, shape (B, T), before its weight beta.
 
-    `input_clamp` bounds |log ratio|, `output_clamp` the absolute value; beyond either there is no gradient. `ratio` is
-    the importance ratio, `own` a 1 with the gradient of the token's log-probability. `gradient` is `plain`;
+    `log_ratio` is log pi_ref - log pi. `input_clamp` bounds its absolute value, `output_clamp` the estimate's; beyond
+    either the gradient is 0. `ratio` is the importance ratio. `own` is `unit_gradient`. `gradient` is `plain`;
     `importance_weighted`, times the ratio with its gradient (TRL's bias correction, slime's unbiased KL);
     `score_function`, times `own` (NeMo-RL); `straight_through`, the value with the gradient of k2 (verl's `k3+`).
     """

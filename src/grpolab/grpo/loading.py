@@ -1,4 +1,4 @@
-"""Make the policy: a tiny model from scratch or a pretrained one, and what that model can do."""
+"""Make the policy, a tiny model from scratch or a pretrained one, and find out what that model can do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def make_policy(settings: Resolved, task: Task) -> Policy:
-    """Return the policy before any warm start. Raises RequestError for a model that cannot do what is asked."""
+    """Return the policy before any warm start. Raises RequestError for a model that cannot do what the settings ask."""
     if isinstance(settings.model, PretrainedModel):
         model, tokenizer = _load_pretrained(settings.model)
     else:
@@ -40,10 +40,10 @@ def make_policy(settings: Resolved, task: Task) -> Policy:
     model.eval()  # dropout stays off: it would move the ratio away from 1 on the first pass
     model.to(torch.device(settings.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
     policy = Policy(model, tokenizer, settings.temperature, getattr(torch, settings.dtype))
-    policy = replace(policy, bare_head=has_bare_head(policy))
+    policy = replace(policy, head_only_multiplies=head_only_multiplies(policy))
     policy = replace(policy, break_even=find_break_even(policy), by_length=bool(settings.sort_by_length))
     if settings.head_dtype:
-        if not policy.bare_head:
+        if not policy.head_only_multiplies:
             raise _unsupported(f"head_dtype={settings.head_dtype}", policy, "has more than a head")
         policy = replace(policy, head_dtype=getattr(torch, settings.head_dtype))
     policy = recompute_layers(policy) if settings.gradient_checkpointing else policy
@@ -56,7 +56,7 @@ def _make_tiny(settings: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: in
         **{"num_attention_heads": settings.heads, "num_key_value_heads": settings.heads},
         **{"num_hidden_layers": settings.layers, "max_position_embeddings": LONGEST},
     }
-    # Named before the weights are made: the embedding of the padding token is zero and is not trained.
+    # Set before the weights are made, because the padding token's embedding is zero and is not trained.
     ends = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
     config = transformers.LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=False, **sizes, **ends)
     with torch.random.fork_rng(devices=[]):  # transformers draws initial weights from torch's global generator
@@ -65,7 +65,7 @@ def _make_tiny(settings: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: in
 
 
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with one token per character of the sorted alphabet, behind four special tokens."""
+    """Return a tokenizer: four special tokens, then one token per character of the sorted alphabet."""
     words = [*SPECIAL, *sorted(set(alphabet))]
     backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -107,10 +107,10 @@ def _unsupported(setting: str, policy: Policy, reason: str) -> RequestError:
 
 
 def compile_updates(policy: Policy) -> Policy:
-    """Return the policy with forward and backward pass of its updates compiled, once for trees of any size.
+    """Return the policy with the forward and backward pass over prefix trees compiled, once for trees of any size.
 
-    A first pass over an artificial tree has torch compile the same code wherever a run is resumed.
-    Raises RequestError where the model reads no prefix trees: nothing else is compiled.
+    The first pass is over an artificial tree, so that torch compiles the same code wherever a run is resumed.
+    Raises RequestError if the model cannot read prefix trees, because nothing else is compiled.
     """
     if policy.break_even is None:
         raise _unsupported("compile=true", policy, "reads no prefix trees")
@@ -125,10 +125,10 @@ def compile_updates(policy: Policy) -> Policy:
 
 
 def recompute_layers(policy: Policy) -> Policy:
-    """Return the policy with layers that keep only their input for the backward pass.
+    """Return the policy with activation checkpointing: each layer keeps only its input for the backward pass.
 
-    The model stays in evaluation mode: transformers' own switch needs training mode, which would turn dropout on.
-    Raises RequestError where the model's layers are not known.
+    The model stays in evaluation mode. transformers' own switch needs training mode, which would turn dropout on.
+    Raises RequestError if the model's layers are not known.
     """
     layers = [module for module in policy.model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
@@ -145,21 +145,21 @@ def _recompute(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 @torch.inference_mode()
-def has_bare_head(policy: Policy) -> bool:
-    """Find `Policy.bare_head` by a forward pass: a soft cap, a scale or a projection after the head would show."""
+def head_only_multiplies(policy: Policy) -> bool:
+    """Try by a forward pass whether nothing follows the head's product: no soft cap, scale or projection."""
     tokens_RW = torch.tensor([[1, 2, 3, 1, 0, 2]], device=policy.device)
-    whole, bare = (replace(policy, dtype=torch.float32, bare_head=bare) for bare in (False, True))
+    whole, product = (replace(policy, dtype=torch.float32, head_only_multiplies=only) for only in (False, True))
     try:
-        return torch.equal(bare.logits(hidden_states(bare, tokens_RW)), hidden_states(whole, tokens_RW))
+        return torch.equal(product.logits(hidden_states(product, tokens_RW)), hidden_states(whole, tokens_RW))
     except (RuntimeError, TypeError, ValueError, AttributeError):
         return False
 
 
 def find_break_even(policy: Policy) -> float | None:
-    """Return `Policy.break_even` from the sizes of a layer; None where the model cannot read a prefix tree.
+    """Return `Policy.break_even` from the sizes of a layer; None if the model cannot read a prefix tree.
 
-    Some kinds of attention ignore a given mask, or infer positions or windows from it. Whether this one does shows in
-    a forward pass over a small tree, compared with one without.
+    Some attention implementations ignore a given mask, or infer positions or windows from it. To find out, compare a
+    forward pass over a small tree with plain forward passes over its sequences.
     """
     config = getattr(policy.model.config, "text_config", policy.model.config)
     if getattr(config, "sliding_window", None):

@@ -22,7 +22,7 @@ from grpolab.settings.objective import Objective, SamplerCorrection
 
 @dataclass(frozen=True)
 class LossInputs:
-    """A micro-batch as the loss sees it. Padding may hold any number, infinity and NaN included."""
+    """The tensors of a micro-batch that the loss reads. Padding may hold any number, infinity and NaN included."""
 
     log_probs_BT: Tensor  # with gradient
     old_log_probs_BT: Tensor
@@ -36,7 +36,7 @@ class LossInputs:
     noise_BT: Tensor | None = None  # uniform numbers, for surrogates that draw tokens
 
     def without_padding(self) -> LossInputs:
-        """Put 0 at padding, so that no number there can reach loss or gradient."""
+        """Put 0 at padding, so that no value there can change the loss or its gradient."""
         names = ("log_probs_BT", "old_log_probs_BT", "advantages", "reference_log_probs_BT", "sampler_log_probs_BT")
         values = {name: getattr(self, name) for name in (*names, "entropy_BT")}
         cleaned: dict[str, Any] = {
@@ -49,10 +49,10 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class SurrogateParts:
-    """A surrogate's loss, and masks of what acted on it for the diagnostics; (B, ...) is (B, T) or (B, 1)."""
+    """A surrogate's loss, and for the diagnostics masks of where a clip or cap acted; (B, ...) is (B, T) or (B, 1)."""
 
     loss: Tensor  # (B, ...)
-    out_of_range: Tensor  # the ratio left the clip range, whether that acted or not
+    out_of_range: Tensor  # the ratio left the clip range, on either side of it and for either sign of A
     active_low: Tensor  # too low and A < 0: gradient zero
     active_high: Tensor  # too high and A > 0: gradient zero
     outer: Tensor  # A < 0 and the outer cap (delta, dual clip) cut the ratio
@@ -61,7 +61,7 @@ class SurrogateParts:
 
     @classmethod
     def of(cls, objective: Objective, ratio: Tensor, loss: Tensor, **masks: Tensor) -> SurrogateParts:
-        """Fill in the masks that are not named: `out_of_range` by the ratio, all others empty."""
+        """Fill in the masks that are not given: `out_of_range` from the ratio, the others all False."""
         if "out_of_range" not in masks:
             masks["out_of_range"] = (ratio.detach() < objective.low) | (ratio.detach() > objective.high)
         empty = torch.zeros_like(masks["out_of_range"])
@@ -112,7 +112,7 @@ def importance_ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor
 
 
 def kl_to_reference(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
-    """Return the KL term of each token, (B, T), before its weight; only called where there is one."""
+    """Return the KL term of each token, (B, T), without its weight beta; only called if beta > 0."""
     assert inputs.reference_log_probs_BT is not None
     assert objective.kl_estimator is not None
     assert objective.kl_gradient is not None
@@ -148,13 +148,13 @@ def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
 
 
 def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
-    """Return the weight of the trainer's policy against the sampler's; only called where the settings have a rule."""
+    """Return the bounded ratio of trainer to sampler as a weight; only called if the settings have a rule for it."""
     assert inputs.sampler_log_probs_BT is not None
     return sampler_weight(rule, inputs.old_log_probs_BT, inputs.sampler_log_probs_BT, inputs.mask_BT)
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
-    """Add the KL to each token's loss, so that it is averaged as the loss is (GRPO; PPO puts it into the reward)."""
+    """Add beta times the KL to each token's loss, as GRPO does (PPO puts the KL into the reward)."""
     return per_token + objective.beta * kl_ref_BT
 
 
@@ -189,7 +189,7 @@ def policy_loss(objective: Objective, inputs: LossInputs, recipe: LossRecipe = C
     ratio = recipe.ratio(objective, log_ratio_BT, inputs.mask_BT)
     kl_ref_BT = None
     if objective.beta and inputs.reference_log_probs_BT is not None:
-        kl_ref_BT = recipe.kl(objective, inputs, ratio)  # before the surrogate: this decides how gradients add up
+        kl_ref_BT = recipe.kl(objective, inputs, ratio)  # before the surrogate: the order decides how gradients round
     parts = recipe.surrogate(objective, inputs, log_ratio_BT, ratio)
     per_token = recipe.mask(objective, inputs, parts.loss)
     if objective.sampler_correction is not None:

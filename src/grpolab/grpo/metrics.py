@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class UpdateTensors:
-    """An optimiser step as its metrics read it, without gradient. N: the minibatch's tokens, flattened."""
+    """The detached tensors of an optimiser step that its metrics read. N: the minibatch's tokens, flattened."""
 
     inputs: LossInputs  # of the whole minibatch
     log_ratio_BT: Tensor
@@ -32,7 +32,7 @@ class UpdateTensors:
 
     @property
     def kl_ref_BT(self) -> Tensor | None:
-        """k3 whatever estimator, weight or placement the objective has: one number for all runs."""
+        """The KL to the reference by k3, whatever the objective uses, so that all runs can be compared."""
         inputs, reference_BT = self.inputs, self.inputs.reference_log_probs_BT
         return None if reference_BT is None else k3(masked_log_ratio(reference_BT, inputs.log_probs_BT, inputs.mask_BT))
 
@@ -46,7 +46,7 @@ MASKS = ("active_low", "active_high", "out_of_range", "outer", "capped", "droppe
 
 @dataclass(frozen=True)
 class UpdateArrays:
-    """The same in NumPy and float64: for some hundred tokens an operation costs a fraction of torch's."""
+    """`UpdateTensors` in NumPy and float64: on a few hundred tokens NumPy is several times as fast as torch."""
 
     advantages_B: Floats
     lengths_B: NDArray[np.int64]
@@ -89,7 +89,7 @@ class UpdateArrays:
 
 @torch.no_grad()
 def update_metrics(tensors: UpdateTensors, switches: DiagnosticsSettings) -> dict[str, float]:
-    """Return every metric of kind `update` that follows from the tensors; one that has nothing to measure is absent."""
+    """Return every metric of kind `update` that the tensors give; one with nothing to measure is left out."""
     update = UpdateArrays.of(tensors)
     metrics = _clip_fractions(update) | _ratios(update)
     metrics["kl_old/k1"] = -_mean(update.log_ratio_N)
@@ -146,16 +146,16 @@ def _ratios(update: UpdateArrays) -> dict[str, Any]:
 
 
 def _by_sign(advantages: Any) -> dict[str, Any]:
-    """Return masks of the advantages above and below zero, of either library."""
+    """Return masks of the advantages above and below zero, as NumPy arrays or tensors."""
     return {"pos": advantages > 0, "neg": advantages < 0}
 
 
 def _counterfactual(update: UpdateArrays) -> dict[str, Any]:
-    """Return the share of tokens that each epsilon would have clipped at each ratio level, whatever this run's rule."""
+    """Return the share of tokens that each epsilon would have clipped at each ratio level, had the run used them."""
     metrics: dict[str, Any] = {}
     sign_B, lengths_B = np.sign(update.advantages_B), update.lengths_B
     excess = {
-        # How far the ratio is out on the side where clipping acts; 0 or less: not out.
+        # ratio - 1, signed so that it is positive on the side where clipping acts.
         "token": (np.exp(update.log_ratio_N) - 1) * np.repeat(sign_B, lengths_B),
         "sequence": np.repeat((np.exp(update.sequence_log_ratio_B) - 1) * sign_B, lengths_B),
     }
@@ -184,7 +184,7 @@ def _quantiles(update: UpdateArrays) -> dict[str, Any]:
 
 @torch.no_grad()
 def histograms(update: UpdateTensors) -> dict[str, list[float]]:
-    """Return the lists of a histogram record; their meaning stands in `meanings.HISTOGRAM_FIELDS`."""
+    """Return the lists of a histogram record; `meanings.HISTOGRAM_FIELDS` explains them."""
     mask_BT, log_ratio_BT = update.inputs.mask_BT, update.log_ratio_BT
     advantages_N = update.tokens(update.inputs.advantages)
     lists: dict[str, list[float]] = {}
@@ -195,7 +195,7 @@ def histograms(update: UpdateTensors) -> dict[str, list[float]]:
             lists[f"excess/{level}_{sign}"] = _excess_counts(excess_N[members_N])
     absolute_BT = log_ratio_BT.abs().double()
     active_BT = ((update.surrogate.active_low | update.surrogate.active_high) & mask_BT).double()
-    # Each sequence backwards, from its last token.
+    # Positions count backwards from each sequence's last token.
     columns_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
     last_B1 = mask_BT.sum(1, keepdim=True) - 1
     backwards_BT, real_BT = (last_B1 - columns_T).clamp(min=0), columns_T <= last_B1
@@ -210,13 +210,13 @@ def histograms(update: UpdateTensors) -> dict[str, list[float]]:
 
 
 def _excess_counts(excess_N: Tensor) -> list[float]:
-    """Count values up to 0, between EXCESS_EDGES, and above; one on an edge counts below it, as clipping is strict."""
+    """Count values up to 0, between EXCESS_EDGES, and above. One on an edge counts below it: clipping starts beyond."""
     edges = torch.tensor((0.0, *vocabulary.EXCESS_EDGES), dtype=torch.double, device=excess_N.device)
     return torch.bincount(torch.bucketize(excess_N, edges), minlength=len(edges) + 1).tolist()
 
 
 def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dict[str, float]:
-    """Return every metric of kind `rollout` that follows from the batch; `trained` has old log-probs, in any order."""
+    """Return every metric of kind `rollout`; `trained` is the batch with old log-probs, its rows in any order."""
     right_B = rollout.parts["correct"] > 0.5
     lengths_B = rollout.batch.mask_BT.sum(1).double().cpu()
     scorable_N = rollout.rewards_B[~rollout.rewards_B.isnan()]

@@ -3,11 +3,11 @@
 `token_log_probs` is what an update differentiates. `prefill` and `decode_hidden` are the sampler's forward passes;
 `grpo/loading.py` makes the policy.
 
-A place is a position of a forward pass; the model predicts a token behind it. Log-probs of a small model are computed
-at once. Those of a language model would fill the memory (49,152 float32 numbers a place). So they are computed a chunk
-of places at a time, only behind places that predict a token that counts, and once more in the backward pass.
+A place is a position of a forward pass: its hidden state predicts the next token. Log-probs of a small model are
+computed at once. Those of a large one would fill the memory (49,152 float32 numbers a place). So they are computed in
+chunks of places, only where the next token counts, and once more in the backward pass.
 
-Letters of shapes besides those of `batch.py`: N places, Y places of a chunk that are read, with repetition.
+Letters of shapes besides those of `batch.py`: N places; Y tokens of a chunk, several of which may share a place.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Policy:
     dtype: torch.dtype = torch.float32
     # Number of attended keys whose attention costs as much as a token's matrix products; None: no prefix trees.
     break_even: float | None = None
-    compiled: bool = False  # prefix trees that take a gradient go through torch.compile
+    compiled: bool = False  # forward passes over prefix trees with gradient go through torch.compile
     head_dtype: torch.dtype | None = None  # of the last matrix product; None: `dtype`
     recomputes: bool = False  # the backward pass computes each layer again
-    by_length: bool = False  # completions without a tree are read only up to the longest of them
-    bare_head: bool = False  # logits are the head's product with the last hidden states, and nothing more
+    by_length: bool = False  # a batch without a tree is cut to its longest completion
+    head_only_multiplies: bool = False  # logits are the head's matrix product with the last hidden states, unchanged
 
     def __post_init__(self) -> None:
         # Looked up once: walking the modules takes as long as clipping the gradients.
@@ -88,7 +88,7 @@ class Policy:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Turn the output of `hidden_states`, (..., H), into logits, (..., V)."""
-        if not self.bare_head:
+        if not self.head_only_multiplies:
             return hidden
         if self.head_dtype is not None:
             with torch.autocast(self.device.type, enabled=False):
@@ -145,7 +145,7 @@ def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool
 def old_log_probs(
     policy: Policy, batch: TrainingBatch, micro_batch_size: int, processes: Processes = ALONE
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probs and entropies, (B, T) each, without gradient, bit-equal to those of an update."""
+    """Return log-probs and entropies, (B, T) each, without gradient; to the bit those that an update computes."""
     with torch.set_grad_enabled(policy.compiled):
         micros = processes.share(batch.micro_batches(micro_batch_size, policy.break_even))
         computed = [token_log_probs(policy, micro) for micro in micros]
@@ -155,7 +155,7 @@ def old_log_probs(
 
 @dataclass(frozen=True)
 class Places:
-    """Hidden states of places; or their log-probs, where these are few enough to be computed at once."""
+    """Hidden states of places, or their log-probs if these are few enough to be computed at once."""
 
     policy: Policy
     hidden_NH: Tensor | None
@@ -163,10 +163,10 @@ class Places:
 
     @staticmethod
     def of(policy: Policy, pieces: Iterable[Tensor], count: int, first_of_B: Tensor | None = None) -> Places:
-        """Make `count` places of pieces of hidden states, (B, C, H) each, that stand side by side.
+        """Make `count` places from pieces of hidden states, (B, C, H) each, joined along C.
 
-        `first_of_B` repeats rows of the first piece, whose logits are computed only once. Logits of a piece are
-        computed before the next piece: this order decides how gradients of a tied head add up.
+        `first_of_B` repeats rows of the first piece, so that their logits are computed only once. A piece's logits are
+        computed before the next piece is made: this order decides how the gradients of a tied head add up.
         """
         small = count * policy.vocabulary <= MOST_LOGITS
         made = [policy.logits(piece) if small else piece for piece in pieces]
@@ -187,7 +187,7 @@ class Places:
 def apply_to_tokens(
     function: TokenFunction, place_BT: Tensor, tokens_BT: Tensor, wanted_BT: Tensor, *policies: Places
 ) -> tuple[Tensor, ...]:
-    """Apply a function to each wanted token; return tensors (B, T), with gradient. Policies share their places."""
+    """Apply a function to each wanted token; return tensors (B, T), with gradient. All policies have equal places."""
     if all(places.ready_NV is not None for places in policies):
         values = function(place_BT.flatten(), tokens_BT.flatten(), *(places.ready_NV for places in policies))
         return tuple(value_N.view_as(place_BT) for value_N in values)
@@ -225,8 +225,7 @@ def token_log_prob(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> T
 def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]:
     """Run the forward pass over a batch; return its places, with gradient, and each token's place, (B, T).
 
-    A prefix tree computes each distinct prefix once. Without one each prompt is computed once, and every completion
-    behind it.
+    With a prefix tree each distinct prefix is computed once; without, each prompt once and then every completion.
     """
     if batch.tree is not None:
         return tree_places(policy, batch.tree), batch.tree.place_BC[:, -batch.tokens_BT.shape[1] :]
@@ -255,7 +254,7 @@ def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]
 
 
 def text_places(policy: Policy, texts: Texts, tree: PrefixTree | None = None) -> tuple[Places, Tensor]:
-    """Do the same for texts, from the first column that has an answer; the places are (B, C - first)."""
+    """Do as `prefix_places` for texts, from the first column that has an answer; the places are (B, C - first)."""
     if tree is not None:
         return tree_places(policy, tree), tree.place_BC[:, texts.first :]
     read_BC, place_BC = texts.tokens_BC[:, :-1], texts.tokens_BC[:, texts.first :]
@@ -272,22 +271,27 @@ def tree_places(policy: Policy, tree: PrefixTree) -> Places:
         for value in inputs:
             torch._dynamo.mark_dynamic(value, [axis for axis, size in enumerate(value.shape) if size > 1])
     with policy.precision():
-        hidden_RWH = forward(policy.model, policy.bare_head, *inputs)
+        hidden_RWH = forward(policy.model, policy.head_only_multiplies, *inputs)
     return Places.of(policy, [hidden_RWH], tree.tokens_RW.numel())
 
 
 def _tree_forward(
-    model: PreTrainedModel, bare_head: bool, tokens_RW: Tensor, attends_R1WW: Tensor, positions_RW: Tensor
+    model: PreTrainedModel, head_only_multiplies: bool, tokens_RW: Tensor, attends_R1WW: Tensor, positions_RW: Tensor
 ) -> Tensor:
+    """Return last hidden states if the logits are only the head's product with them, else logits; (R, W, H or V)."""
     inputs = {"attention_mask": attends_R1WW, "position_ids": positions_RW, "use_cache": False}
-    return model.base_model(tokens_RW, **inputs).last_hidden_state if bare_head else model(tokens_RW, **inputs).logits
+    return (
+        model.base_model(tokens_RW, **inputs).last_hidden_state
+        if head_only_multiplies
+        else model(tokens_RW, **inputs).logits
+    )
 
 
 @cache
 def _compiled_tree_forward() -> Callable[..., Tensor]:
     """Compile `_tree_forward` once for all sizes; torch's own cache keeps the code between processes."""
     torch._dynamo.config.recompile_limit = 64  # one for each kind of model in a sweep
-    torch._dynamo.config.fail_on_recompile_limit_hit = True  # else it would go on uncompiled, with other bits
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # else torch goes on uncompiled and rounds differently
     torch._inductor.config.compile_threads = 1  # a sweep has a worker on every core
     return torch.compile(_tree_forward, dynamic=True)
 
@@ -295,14 +299,14 @@ def _compiled_tree_forward() -> Callable[..., Tensor]:
 def hidden_states(policy: Policy, tokens_RW: Tensor, keep: int = 0, **inputs: Any) -> Tensor:
     """Return the last hidden states of the last `keep` tokens of each row (0: of all), (R, keep, H)."""
     with policy.precision():
-        if policy.bare_head:
+        if policy.head_only_multiplies:
             return policy.model.base_model(tokens_RW, **inputs).last_hidden_state[:, -keep:]
-        # Logits instead, where these are more than the head's product; `Policy.logits` takes both.
+        # A head that does more than multiply: return logits instead, which `Policy.logits` passes on.
         return policy.model(tokens_RW, logits_to_keep=keep, **inputs).logits
 
 
 class RoomyLayer(DynamicLayer):
-    """A layer's keys and values. Large ones have spare columns, so that adding a token does not copy all the others."""
+    """A layer's KV cache. A large one has spare columns, so that adding a token does not copy all earlier ones."""
 
     length = 0
 
@@ -352,9 +356,9 @@ class KVCache:
 
 
 def prefill(policy: Policy, prompts: Prompts) -> KVCache:
-    """Run one forward pass over every prompt. Positions count real tokens only: padding in front is invisible."""
+    """Run one forward pass over all prompts. Positions count real tokens only, so left padding changes nothing."""
     tokens_PL, mask_PL = prompts.tokens_PL, prompts.mask_PL
-    # Only the sampler may write in place: a gradient needs the old keys, and old log-probs must have an update's bits.
+    # Only the sampler may write in place: gradients need the old keys, and old log-probs must round as an update does.
     cache = Cache(layer_class_to_replicate=RoomyLayer) if torch.is_inference_mode_enabled() else DynamicCache()
     inputs: dict[str, Any] = {}
     positions_PL = torch.arange(tokens_PL.shape[1], device=tokens_PL.device).expand_as(tokens_PL)
@@ -377,7 +381,7 @@ def decode_hidden(policy: Policy, kv_cache: KVCache, tokens_BT: Tensor) -> Tenso
             # transformers does not inspect a mask of four axes.
             inputs = {"attention_mask": kv_cache.mask_NL[:, None, None]}
     positions_BT = kv_cache.next_position_N1
-    if T > 1:  # a sampler feeds single tokens, and each small operation counts there
+    if T > 1:  # the sampler feeds single tokens, where every operation saved shows
         positions_BT = positions_BT + torch.arange(T, device=tokens_BT.device)
     kv_cache.next_position_N1 = kv_cache.next_position_N1 + T
     inputs |= {"past_key_values": kv_cache.cache, "position_ids": positions_BT, "use_cache": True}

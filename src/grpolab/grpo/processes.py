@@ -1,8 +1,8 @@
-"""The processes that share one run: every one of them has the same weights and sees the same batch.
+"""The processes that share one run: each has the same weights and sees the same batch.
 
-Pieces of work are dealt out like cards. Gradients are added up over all processes; everything else is gathered in the
-order of the pieces, so that each process goes on with what a single one would have. Denominators are counts of the
-whole minibatch (`Totals`), never means of means: only the order of rounding differs.
+Pieces of work are dealt out like cards. Gradients are summed over all processes. All other results are gathered in the
+order of the pieces, so that each process continues with what a single one would have. Denominators are counts of the
+whole minibatch (`Totals`), never means of means, so that only the order of rounding differs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class LostProcess(Exception):
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of the run. All of them must call the same methods in turn."""
+    """This process among those of the run. All of them must call the same methods in the same order."""
 
     rank: int = 0
     size: int = 1
-    gradients: dist.ProcessGroup | None = None  # adds up gradients; None: the group on the CPU that carries all else
+    gradients: dist.ProcessGroup | None = None  # sums gradients; None: by the CPU's group, as for all else
 
     def share(self, pieces: Sequence[T]) -> Sequence[T]:
         """Return the pieces that this process computes: every `size`-th."""
@@ -49,7 +49,7 @@ class Processes:
         return [shares[index % self.size][index // self.size] for index in range(sum(map(len, shares)))]
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Let the first process make a value for all: for user code, clocks and signals."""
+        """Return the value that the first process makes, in every process; for user code, clocks and signals."""
         if self.size == 1:
             return make()
         made: list[Any] = [make()] if self.rank == 0 else []
@@ -67,7 +67,7 @@ class Processes:
             gradient.copy_(total.view_as(gradient))
 
     def check_equal(self, weights: Iterable[Tensor], rollout_step: int) -> None:
-        """Raise AssertionError where a process has other weights than the first, or is at another rollout step."""
+        """Raise AssertionError if a process has other weights than the first, or is at another rollout step."""
         if self.size == 1:
             return
         bits = torch.stack([weight.detach().view(torch.int32).sum() for weight in weights]).sum().item()
@@ -92,7 +92,7 @@ ALONE = Processes()
 
 
 class _Pickler(pickle.Pickler):
-    """Packs a tensor as its numbers, so that it comes out on the device of the process that unpacks it."""
+    """Pickles tensors by value, so that each process unpacks them onto its own device."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Tensor):

@@ -1,7 +1,7 @@
 """Importance ratios: how far the policy has moved from the one at the start of the update.
 
-A level maps the log ratio, 0 at padding, and the mask to a ratio of shape (B, T) or (B, 1). Masks and importance
-corrections stand below.
+The function of a level maps the log ratio, 0 at padding, and the mask to a ratio of shape (B, T) or (B, 1). Masks and
+importance corrections stand below.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from grpolab.settings.objective import SamplerCorrection
 
 
 def masked_log_ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return log pi_new - log pi_old per token, (B, T); 0 at padding, even where NaN or infinity stands there."""
+    """Return log pi_new - log pi_old per token, (B, T); 0 at padding, even if NaN or infinity is stored there."""
     return torch.where(mask_BT, log_probs_BT - old_log_probs_BT, 0.0)
 
 
@@ -43,7 +43,7 @@ def sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def segment_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Geometric mean over each contiguous run of tokens, 1 where there is none, shape (B, T). ROLL's agentic worker."""
+    """Geometric mean over each contiguous run of unmasked tokens, 1 at padding, shape (B, T). ROLL's agentic worker."""
     begins_BT = mask_BT & ~mask_BT.roll(1, 1)
     begins_BT[:, 0] = mask_BT[:, 0]
     segment_BT = begins_BT.long().cumsum(1) * mask_BT  # 0 is padding
@@ -58,7 +58,7 @@ def segment_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def sampler_weight(rule: SamplerCorrection, old_BT: Tensor, sampler_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the sampler's ratio within its bounds, the weight of the loss; (B, T) or (B, 1)."""
+    """Return `sampler_ratio` within the rule's bounds, as a weight on the loss; (B, T) or (B, 1)."""
     return bounded_weight(rule, sampler_ratio(old_BT, sampler_BT, mask_BT, rule.level))
 
 
@@ -85,7 +85,7 @@ def bounded_weight(rule: SamplerCorrection, weight: Tensor) -> Tensor:
 def off_policy_keep(
     advantages: Tensor, behaviour_log_probs_BT: Tensor, log_probs_BT: Tensor, mask_BT: Tensor, threshold: float
 ) -> Tensor:
-    """Return 1 for a sequence with A >= 0 or mean log(behaviour / policy) <= threshold, else 0; as the advantages.
+    """Return 1 if A >= 0 or the sequence's mean log(behaviour / policy) <= threshold, else 0; shaped as the advantages.
 
     DeepSeek-V3.2's off-policy sequence mask; TRL `off_policy_mask_threshold`, slime `use_opsm`.
     """

@@ -1,4 +1,4 @@
-"""From text to reward parts. torch is imported late, because `run/preflight.py` tries a reward without it."""
+"""From text to reward parts. torch is imported late, because `run/preflight.py` tries out a reward without it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ RANDOM = "random"
 
 
 def make_score(settings: RewardSettings, task: Task) -> Score:
-    """Return the task's score, or a user's `function(prompt, answer, completion)`. Raises RequestError without one."""
+    """Return the task's score, or a user's `function(prompt, answer, completion)`.
+
+    Raises RequestError if the user's function cannot be used.
+    """
     if settings.function is None:
         return task.score
     function = resolve(LOAD_OBJECT)("reward.function", settings.function)
@@ -38,7 +41,7 @@ def make_score(settings: RewardSettings, task: Task) -> Score:
 
 
 def check_parts(weights: Iterable[str], parts: Iterable[str]) -> None:
-    """Raise RequestError where a weight names no part."""
+    """Raise RequestError if a weight belongs to no reward part."""
     known = sorted(parts)
     unknown = [name for name in weights if name not in known]
     if unknown:
@@ -46,7 +49,7 @@ def check_parts(weights: Iterable[str], parts: Iterable[str]) -> None:
 
 
 def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Sequence[str]) -> dict[str, Tensor]:
-    """Return each part's value for each completion, shape (B,), float32."""
+    """Return each reward part, (B,), float32, by name."""
     import torch
 
     rows = [score(example, completion) for example, completion in zip(examples_B, completions_B, strict=True)]
@@ -54,7 +57,7 @@ def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Seq
 
 
 def random_rewards(seed: int, step: int, count: int) -> Tensor:
-    """Return the random part of a rollout step's completions, 0 or 1, shape (B,), float32."""
+    """Return the random reward part of a rollout step, 0 or 1 for each completion; (B,), float32."""
     import torch
 
     return torch.from_numpy((seeds.uniforms(seed, "random reward", step, np.arange(count)) < 0.5).astype(np.float32))

@@ -29,23 +29,22 @@ class Collector:
     settings: Resolved
     examples: list[Example]  # training prompts
     score: Score
-    reference: Policy | None  # the warm start; only where a KL to it is asked for
+    reference: Policy | None  # the warm start; None if the settings have no KL to it
     chat: bool
-    processes: Processes = ALONE  # over which prompts are dealt
+    processes: Processes = ALONE  # they share the prompts
 
     def next(self, policy: Policy, step: int, stale_batches: list[Rollout]) -> Rollout:
         """Return the batch that rollout step `step` learns from; it was sampled `staleness` rollout steps earlier.
 
-        The queue `stale_batches` holds batches that are sampled and not yet learnt from, and is kept at `staleness`
-        batches. Those of the first steps come from the policy at the start. No batch is sampled for a step beyond the
-        last.
+        The queue `stale_batches` is kept at `staleness` batches that are sampled and not yet learnt from. The first
+        ones are all sampled from the initial policy. No batch is sampled for a step beyond the last.
         """
         last = min(step + self.settings.staleness, self.settings.planned_steps - 1)
         stale_batches += [self.rollout(policy, ahead) for ahead in range(step + len(stale_batches), last + 1)]
         return stale_batches.pop(0)
 
     def rollout(self, policy: Policy, step: int) -> Rollout:
-        """Sample and score the batch of a step with the policy as it is."""
+        """Sample and score the batch of a step with the policy's current weights."""
         settings = self.settings
         size = settings.prompts_per_step, settings.num_generations, settings.max_completion_length
         noise_BT = sampling_noise(settings.seed, "rollout", step, *size)
@@ -80,7 +79,7 @@ class Collector:
         return Rollout(examples_B, texts_B, parts, rewards_B, ~ended_B.cpu(), batch, baseline_B)
 
     def prompts(self, step: int) -> list[Example]:
-        """Return the rollout step's prompts: consecutive pieces of a permutation that is new in every epoch."""
+        """Return the rollout step's prompts: the next ones of a permutation that is new in every epoch."""
         count, size = self.settings.prompts_per_step, len(self.examples)
         places = (divmod(place, size) for place in range(step * count, (step + 1) * count))
         return [self.examples[_epoch_order(self.settings.seed, epoch, size)[index]] for epoch, index in places]
@@ -90,7 +89,7 @@ class Collector:
         return prompt_tensors(policy.tokenizer, texts, self.chat, policy.device)
 
     def _reward_parts(self, step: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
-        """Return each part's value for each completion, shape (B,); the random part only where it has a weight."""
+        """Return each reward part, (B,), by name; the random part only if it has a weight."""
         parts = self.processes.from_first(lambda: reward_parts(self.score, examples_B, texts_B))
         if RANDOM in self.settings.reward.weights:
             parts[RANDOM] = random_rewards(self.settings.seed, step, len(texts_B))
@@ -135,7 +134,7 @@ class Collector:
         return settings.beta * (kl_BT * batch.mask_BT).sum(1).cpu()
 
     def state_dict(self, stale_batches: list[Rollout]) -> list[dict[str, Any]]:
-        """Return what of the queue does not follow from its steps: tokens, the sampler's log-probs, rewards."""
+        """Return what a resumed run cannot recompute of the queue: tokens, the sampler's log-probs, rewards."""
         saved = []
         for rollout in stale_batches:
             batch, scores = rollout.batch, {"parts": rollout.parts, "baseline_B": rollout.baseline_B}
@@ -154,7 +153,7 @@ class Collector:
 
 
 def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
-    """Return the weighted sum of the parts, (B,), NaN where there is none. Raises RequestError for an unknown part."""
+    """Return the weighted sum of the parts, (B,), NaN where all are NaN. Raises RequestError for an unknown part."""
     check_parts(weights, parts)
     return weighted_sum(parts, weights)
 

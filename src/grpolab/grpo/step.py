@@ -1,14 +1,14 @@
 """A GRPO step, from a batch of prompts to new weights. `Learner.update` is the optimiser step.
 
     rollout = learner.collect(state)                        prompts -> completions -> rewards -> advantages
-    minibatches = learner.minibatches(policy, batch, step)  with their old log-probs, where there are several
+    minibatches = learner.minibatches(policy, batch, step)  with old log-probs, if there is more than one
     num_iterations times, for each minibatch:
         learner.update(state, minibatch, tokens)            log-probs -> ratio -> loss -> backward -> AdamW
 
 `run/train.py` repeats the step, evaluates and records. Differences from the paper (DeepSeekMath, 2402.03300, alg. 1):
-1. The reference of the KL is the warm start. It is never replaced during a run, and does not exist where beta = 0.
-2. Every axis of the loss can be another (`grpo/loss.py`).
-3. A batch that is one minibatch takes its old log-probs from its first pass, where the policy still is the old one.
+1. The reference of the KL is the warm start. It is never replaced during a run, and does not exist if beta = 0.
+2. Every axis of the loss can be changed (`grpo/loss.py`).
+3. If the batch is a single minibatch, its first pass gives the old log-probs: the policy still is the old one there.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from grpolab.registry import SURROGATES
 from grpolab.settings.objective import AdaptiveEntropySettings, Objective
 from grpolab.settings.resolved import Resolved
 
-# What float32 on CPU promises of |log-prob of the sampler - log-prob of the trainer|, in nat. A policy that drifts far
-# has single tokens that rounding alone moves by 2e-4 (seen once in 190 runs, float64 lay between the two). A wrong
-# mask, position or temperature moves the mean by orders of magnitude more.
+# Bounds on |log-prob of the sampler - log-prob of the trainer| in float32 on a CPU, in nat. Far from the warm start,
+# rounding alone moves single tokens by 2e-4 (seen once in 190 runs; float64 lay between the two). A wrong mask,
+# position or temperature moves the mean by orders of magnitude more.
 MEAN_GAP, WORST_GAP = 1e-5, 1e-2
 
 
@@ -65,7 +65,7 @@ class EntropyControl:
 
 @dataclass
 class LearnerState:
-    """All that a run carries from one rollout step to the next; everything else follows from seeds."""
+    """All state that a run carries from one rollout step to the next; everything else follows from seeds."""
 
     policy: Policy
     optimizer: AdamW
@@ -77,35 +77,35 @@ class LearnerState:
 
 @dataclass(frozen=True)
 class Update(UpdateTensors):
-    """A finished optimiser step; nothing here takes a gradient."""
+    """A finished optimiser step; all tensors are detached."""
 
     loss: float
     grad_norm: float  # before clipping
     batch: TrainingBatch  # the minibatch with its old log-probs
     objective: Objective  # with the entropy weight of this step
-    whole_loss: Loss | None  # only where the minibatch was one micro-batch
+    whole_loss: Loss | None  # None if the minibatch was cut into micro-batches
 
 
 @dataclass(frozen=True)
 class Learner:
-    """A run's fixed parts. Methods take the state and change nothing but it."""
+    """The fixed parts of a run. The methods take the state and change nothing else."""
 
     settings: Resolved
     objective: Objective  # that of the settings
     collector: Collector
     recipe: LossRecipe = CORE  # a framework's, where the settings name one
     framework_metrics: Callable[[Update], dict[str, float]] = lambda update: {}
-    processes: Processes = ALONE  # over which micro-batches are dealt
+    processes: Processes = ALONE  # they share the micro-batches
 
     def collect(self, state: LearnerState) -> Rollout:
         """Return the next rollout step's batch: prompts -> completions -> rewards -> advantages."""
         return self.collector.next(state.policy, state.rollout_step, state.stale_batches)
 
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
-        """Cut the batch into `num_minibatches` pieces, which every iteration goes through.
+        """Cut the batch into `num_minibatches` pieces, each of which every iteration learns from.
 
         Several pieces are cut from a permutation of the rows, and their old log-probs are computed now, before the
-        first update. A single one gets them from its first pass. `old_log_probs=sampler` takes the sampler's numbers.
+        first update. A single one gets them from its first pass. `old_log_probs=sampler` takes the sampler's instead.
         """
         settings = self.settings
         if settings.old_log_probs == "sampler":
@@ -126,8 +126,8 @@ class Learner:
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
         """Take one optimiser step on a minibatch, in micro-batches whose gradients add up.
 
-        `rollout_tokens` counts the tokens of the whole rollout batch. Raises Diverged, before any weight is changed,
-        where loss or gradient is not finite.
+        `rollout_tokens` counts the tokens of the whole rollout batch. Raises Diverged if loss or gradient is not
+        finite, before any weight is changed.
         """
         settings, policy, optimizer = self.settings, state.policy, state.optimizer
         objective, noise_BT = self._objective_now(state), self._noise(state.optimizer_step, minibatch)
@@ -171,7 +171,7 @@ class Learner:
         return self.objective.but(entropy_coef=state.entropy.weight(rule))
 
     def _noise(self, optimizer_step: int, minibatch: TrainingBatch) -> Tensor | None:
-        """Return a uniform number for each token of the minibatch, (B, T), where the surrogate draws tokens."""
+        """Return uniform numbers for the minibatch's tokens, (B, T); None if the surrogate draws no tokens."""
         if not SURROGATES[self.settings.kernel].draws_tokens:
             return None
         rows_B1, columns_T = minibatch.rows_B.cpu().numpy()[:, None], np.arange(minibatch.mask_BT.shape[1])
@@ -191,14 +191,14 @@ class Learner:
         )
 
     def metrics(self, update: Update) -> dict[str, float]:
-        """Return every metric of kind `update` that follows from an optimiser step, and the frameworks' metrics."""
+        """Return every metric of kind `update` that an optimiser step has, the framework's own included."""
         return update_metrics(update, self.settings.diagnostics) | self.framework_metrics(update)
 
     def check(self, update: Update) -> float:
         """Check a fresh batch's first update: ratio 1, sampler and trainer agree. Return the largest |log ratio|.
 
-        Stale batches, another precision or the sampler's old log-probs leave less to be checked. Raises AssertionError
-        where float32 on CPU breaks its promise: most real bugs of GRPO show here.
+        For stale batches, other precisions and the sampler's log-probs as the old ones, less can be checked. Raises
+        AssertionError if float32 on a CPU exceeds its bounds: most real bugs of GRPO show here.
         """
         settings = self.settings
         deviation = update.log_ratio_BT.abs().max().item()
@@ -222,7 +222,7 @@ class Learner:
             (new, place_BT), (old, _) = (prefix_places(p, micro) for p in (policy, reference))
             (kl_BT,) = apply_to_tokens(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
             computed.append((kl_BT[micro.mask_BT].double().sum().item(), int(micro.mask_BT.sum())))
-        total, tokens = 0.0, 0  # `sum` rounds otherwise from Python 3.12 on
+        total, tokens = 0.0, 0  # not `sum`, which rounds differently from Python 3.12 on
         for kl, counted in self.processes.gather(computed):
             total, tokens = total + kl, tokens + counted
         return total / max(tokens, 1)
@@ -260,7 +260,7 @@ def learning_rate(settings: Resolved, optimizer_step: int) -> float:
 def loss_inputs(
     batch: TrainingBatch, log_probs_BT: Tensor, entropy_BT: Tensor, totals: Totals, noise_BT: Tensor | None
 ) -> LossInputs:
-    """Return what the loss reads: a batch with known old log-probs, and the policy's log-probs and entropies of it."""
+    """Return the loss's inputs from a batch with known old log-probs, and the policy's log-probs and entropies."""
     assert batch.old_log_probs_BT is not None
     return LossInputs(
         log_probs_BT=log_probs_BT,
@@ -279,7 +279,7 @@ def loss_inputs(
 def finish_update(
     loss: float, grad_norm: float, batch: TrainingBatch, objective: Objective, inputs: LossInputs, losses: list[Loss]
 ) -> Update:
-    """Return the record of an optimiser step; the rows of its micro-batches' losses are put together again."""
+    """Return the finished optimiser step, with its micro-batches' loss rows joined."""
     masks = ([getattr(loss.surrogate, name) for loss in losses] for name in SurrogateParts.__annotations__)
     log_ratio_BT = torch.where(inputs.mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0)
     surrogate = SurrogateParts(*map(concatenate, masks))
@@ -301,7 +301,7 @@ def flat_weights(policy: Policy) -> Tensor:
 
 
 def step_norm(policy: Policy, before: Tensor) -> float:
-    """Return the L2 norm of the change since `before`. Raises Diverged where a weight is no longer finite."""
+    """Return the L2 norm of the weights' change since `before`. Raises Diverged if a weight is no longer finite."""
     norm = torch.linalg.vector_norm(flat_weights(policy) - before).item()
     if not math.isfinite(norm):
         raise Diverged(f"the weights are no longer finite (norm of their last change: {norm})")

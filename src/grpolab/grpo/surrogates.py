@@ -1,8 +1,8 @@
 """Surrogates: the policy loss of each token or sequence, before masks, KL and averaging.
 
-A surrogate takes the objective, a micro-batch, its log ratios and its ratios at the objective's level. It returns its
-loss and the masks of what was clipped. (B, ...) is (B, T) or (B, 1). Here are those that the studies compare; the
-others are in `frameworks/kernels.py`. `registry.py` names them all.
+A surrogate takes the objective, a micro-batch, and the micro-batch's log ratios and its ratios at the objective's
+level. It returns the loss and masks of what was clipped. (B, ...) is (B, T) or (B, 1). Here are those that the studies
+compare; the others are in `frameworks/kernels.py`. `registry.py` names them all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grpolab.settings.objective import Objective
 
 
 def clipped(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """-min(r A, clip(r, 1-epsilon, 1+epsilon_high) A), with an outer cap where there is one.
+    """-min(r A, clip(r, 1-epsilon, 1+epsilon_high) A), with an outer cap if one is set (`delta` or `dual_clip`).
 
     PPO (1707.06347, eq. 7); asymmetric range: DAPO (2503.14476). `delta` cuts r before the minimum for both signs of A:
     INTELLECT-2's two-sided clip as in TRL. `dual_clip` cuts the loss at -A c where A < 0: Ye et al. 2020 (1912.09729),
@@ -47,7 +47,7 @@ def ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio:
 
 
 def outer_cap(objective: Objective, advantages: Tensor, ratio: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the ratio cut at delta and, where there is a cap, the mask `outer`: tokens with A < 0 that a cap cut."""
+    """Return the ratio cut at delta and, if a cap is set, the mask `outer` of the tokens with A < 0 that it cut."""
     if objective.delta is None and objective.dual_clip is None:
         return ratio, {}
     capped_r = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
@@ -63,9 +63,9 @@ def policy_gradient(objective: Objective, inputs: LossInputs, log_ratio_BT: Tens
 def policy_gradient_masked(
     objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor
 ) -> SurrogateParts:
-    """-A log pi on what PPO's clip leaves: the mask of the ratio without its weight.
+    """-A log pi of the tokens that PPO's clip does not drop: the ratio acts as a mask, not as a weight.
 
-    The 'all importance weights set to 1' of ASPO (2510.06062, section 4.2).
+    ASPO calls it 'all importance weights set to 1' (2510.06062, section 4.2).
     """
     low, high = find_clipped(objective, inputs.advantages, ratio)
     loss = -inputs.advantages * inputs.log_probs_BT * ~(low | high)

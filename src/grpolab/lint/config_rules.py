@@ -1,7 +1,7 @@
 """The linter's rules about configs of TRL and verl. docs/lint.md explains every rule.
 
-Rules about a file read the keys as they are written, not their defaults: what everybody has is no finding. A rule
-whose keys are missing, or hold what no number can be read from, is silent.
+Rules read only the keys that a file sets, because a default is no finding. A rule whose keys are missing, or are not
+numbers, reports nothing.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def check_written(framework: str, keys: Mapping[str, Any]) -> list[LintFinding]:
 
 
 def _number(keys: Mapping[str, Any], key: str) -> float | None:
-    """Return a key's number; None where it is absent, open or no number."""
+    """Return the key's value as a float; None if it is absent, empty (null, or a placeholder as `???`) or no number."""
     try:
         return float(keys[key])
     except (KeyError, TypeError, ValueError, OverflowError):

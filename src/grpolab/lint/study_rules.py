@@ -1,4 +1,7 @@
-"""The linter's rules about a study: arms that are one function, confounded comparisons, seeds. See docs/lint.md."""
+"""The linter's rules about a study. docs/lint.md explains every rule.
+
+They find arms that compute the same thing, comparisons that differ in more than one setting, and too few seeds.
+"""
 
 from __future__ import annotations
 

@@ -381,7 +381,7 @@ def _write(settings: RunSettings, loss_type: str) -> Options:
 
 
 def format_options(options: Options) -> str:
-    """Return `GRPOConfig(...)`, a line for each keyword; the model is named beside it."""
+    """Return `GRPOConfig(...)` with one keyword a line, without the model's name, which the caller prints."""
     named = {name: value for name, value in options.items() if name != "model_name_or_path"}
     infinite = "float('inf')"
     lines = [f"    {name}={infinite if value == math.inf else repr(value)}," for name, value in named.items()]

@@ -125,7 +125,10 @@ def _compare_variant(
 
 
 def _decide(rows: Sequence[QuantityComparison]) -> None:
-    """Give each comparison its verdict: a difference within the margin agrees even if it is surely not 0."""
+    """Set each verdict: agrees if the whole confidence interval lies within the margin, even when it excludes 0.
+
+    Otherwise it differs if Holm's p is below ALPHA, and is open if not.
+    """
     for row, p in zip(rows, tests.holm([row.difference.p for row in rows]), strict=True):
         row.holm_p = float(p)
         is_within = -row.margin <= row.difference.low and row.difference.high <= row.margin

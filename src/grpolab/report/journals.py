@@ -42,8 +42,8 @@ QUARTERS = 4
 CACHE = "journal.arrow"
 # Nullable integers: beside a missing cell, version 1 must not become 1.0.
 _COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
-_EXACT = {*POSITIONS, "time_ms"}  # columns that count or name; every other number is a metric
-_FORMAT = " ".join(("1", *sorted(_EXACT)))  # raise the number if the same journal becomes other columns
+_NOT_METRICS = {*POSITIONS, "time_ms"}  # columns that count or name; every other number is a metric
+_FORMAT = " ".join(("1", *sorted(_NOT_METRICS)))  # raise the number if the same journal becomes other columns
 
 # Tables by name, each with a column `signature`. `outcomes`: a row for each run with an outcome, with parts of its
 # provenance. TABLES: a row for each record in the journals and timings of runs whose outcome is a result.
@@ -146,7 +146,7 @@ def _columns(records: list[dict[str, Any]]) -> pa.Table:
 
     def column(name: str) -> pa.Array:
         values = [record.get(name) for record in records]
-        if name in _EXACT:
+        if name in _NOT_METRICS:
             return pa.array(values)
         if name not in METRICS and any(isinstance(value, list) for value in values):  # a histogram's counts
             return pa.array([None if value is None else np.array(value, np.float32) for value in values])
@@ -157,7 +157,8 @@ def _columns(records: list[dict[str, Any]]) -> pa.Table:
         try:
             columns[name] = column(name)
         except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
-            what = f"{name} of a record" if name in METRICS else "a record's value"  # the file may be a link to another
+            # Only known metrics are named: a journal that is a link to a private file must not leak that file's words.
+            what = f"{name} of a record" if name in METRICS else "a record's value"
             raise Damaged(f"the journal is damaged: {what} is no number") from error
     return pa.table(columns)
 

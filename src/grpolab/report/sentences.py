@@ -155,7 +155,7 @@ def find_unmet_of(results: Results, name: str) -> list[str]:
 
 
 def _unmet_in(study: StudyRuns, facet: str) -> Iterator[tuple[int, str, str]]:
-    """Yield number, what was measured, and the consequence of each precondition that is not met in a facet."""
+    """For each precondition that a facet does not meet, yield its number, what was measured, and what follows."""
     base, cells = study.baseline, study.cells[study.cells["facet"] == facet]
     if (unclipped := study.cells["setting/kernel"] == "ratio").any():
         arm = study.cells.loc[unclipped, "arm"].iloc[0]

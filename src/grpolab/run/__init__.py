@@ -1,1 +1,1 @@
-"""Exactly one run: loop, warm start, checkpoint, journal, provenance, mirror. It knows of no other run."""
+"""One run: training loop, warm start, checkpoints, journal, provenance, tracking. It knows of no other run."""

@@ -1,7 +1,7 @@
-"""A run's weights and checkpoints. No code is ever loaded with either.
+"""A run's weights and checkpoints. Loading either never runs code.
 
-A checkpoint is the learner's state at a rollout boundary, with the journal's length at that moment. Two generations are
-kept: one that is damaged, or does not fit the journal, is passed over for the one before.
+A checkpoint is the learner's state at a rollout boundary, with the journal's length at that moment. The last two are
+kept: if the newer one is damaged, or does not fit the journal, the older one is used.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from grpolab.paths import write_atomic
 GENERATIONS = ("latest.pt", "previous.pt")
 DIGEST_BYTES = 32
 
-Position = dict[str, Any]  # what else is in a checkpoint: the journal's length and the like
+Position = dict[str, Any]  # where the run stood at a checkpoint: the journal's length and the like
 
 
 def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
     """Write parameters by name."""
-    # As bytes: the library's own writing reports a full disk as an error of its format.
+    # Serialised first, because the library reports a full disk as a format error if it writes the file itself.
     write_atomic(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}))
 
 
@@ -56,8 +56,8 @@ def restore_state(
 ) -> tuple[Position, list[str]]:
     """Load the newest sound generation into `state`.
 
-    Returns its position (empty where there is none), and a sentence for each newer one that was passed over: it is
-    damaged, or `misfit` finds a problem with its position.
+    Returns its position (empty if there is no checkpoint), and a sentence for each newer checkpoint that was passed
+    over because it is damaged, or because `misfit` finds a problem with its position.
     """
     problems = []
     for path in (folder / name for name in GENERATIONS):

@@ -1,4 +1,4 @@
-"""Connect to a database by its URI, and say in one line what is wrong with one."""
+"""Connect to a database by its URI, and describe a failure in one line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def connected(uri: str) -> Iterator[sqlalchemy.Connection]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the deepest error of the system or a database below an exception, in one line without secrets."""
+    """Return in one line, without secrets, the innermost system or database error that led to an exception."""
     cause: BaseException = error
     below: BaseException | None = error
     while below is not None:

@@ -26,7 +26,7 @@ from grpolab.vocabulary import FAILED
 
 def line(record: dict[str, Any]) -> bytes:
     """Return a record as a line of a journal; infinity becomes "inf"."""
-    # Nine digits: float32 survives the round trip exactly, and the file stays small.
+    # Nine digits keep every float32 exactly, and the file small.
     values = {key: float(f"{value:.9g}") if isinstance(value, float) else value for key, value in record.items()}
     return json.dumps(plain(values), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
@@ -37,7 +37,7 @@ class Journal:
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
         """Open `path`, cut to the whole lines among its first `keep_bytes` bytes.
 
-        They are copied to a new file: a process that lost the folder may still have the old one open.
+        They are copied to a new file, because a process that lost the folder may still have the old one open.
         """
         kept = path.read_bytes()[:keep_bytes] if keep_bytes and path.exists() else b""
         kept = kept[: kept.rfind(b"\n") + 1]  # the file may be shorter than `keep_bytes`
@@ -95,7 +95,7 @@ class Heartbeat:
             self._last = now
             owner = {"pid": os.getpid(), "host": socket.gethostname()}
             beat = {**owner, "rollout_step": rollout_step, "rollout_steps": self.rollout_steps, "time": now}
-            write_json_atomic(self.path, beat, durable=False)  # after a power cut nobody runs
+            write_json_atomic(self.path, beat, durable=False)  # a power cut ends the run, so it need not be on disk
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ class Outcome:
 
 
 def is_begun(folder: Path) -> bool:
-    """Return True if a run folder has content; a run that fails before it starts has an outcome alone."""
+    """Return True if the folder holds a run; one that failed before it started has an outcome, but no settings."""
     return (folder / "settings.yaml").exists() or (folder / "outcome.json").exists()
 
 
 def find_outcome(folder: Path) -> dict[str, Any] | None:
-    """Return a run's outcome; None if it has none or a damaged one, and is done again."""
+    """Return a run's outcome; None if there is none or it is damaged, so that the run is done again."""
     try:
         return read_outcome(folder)
     except Damaged as damage:
@@ -129,7 +129,7 @@ def find_outcome(folder: Path) -> dict[str, Any] | None:
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
-    """Write a run's outcome unless it has one, and return the one that it has."""
+    """Write the outcome unless the run has one already; return the run's outcome."""
     record, file = without_secrets_in(asdict(outcome)), folder / "outcome.json"
     if not write_new(file, json_bytes(record)):
         if earlier := find_outcome(folder):
@@ -141,7 +141,7 @@ def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
 
 
 def record_failure(folder: Path, reason: str, rollout_steps: int, error: str | None = None) -> dict[str, Any]:
-    """Write that a run failed, unless it has an outcome; return the one that it has."""
+    """Write that a run failed, unless it has an outcome already; return the run's outcome."""
     return conclude(folder, Outcome(FAILED, reason, rollout_steps, error=error))
 
 

@@ -6,8 +6,8 @@ number is used twice. A lease ends when its file says so: its holder released th
 folder over. A holder that was only frozen reads that before it writes anything (`Lease.check`).
 
 On one machine a lease lasts as long as its holder's process. From elsewhere it lasts as long as its file is touched.
-Clocks of two machines are never compared: the file system tells how old a file is. A silent lease is watched before it
-is taken over, so that a file system that stood still, or has no clock of its own, ends none.
+Clocks of two machines are never compared: the file system tells how old a file is. Before a silent lease is taken over
+it is watched for a while, so that none ends because the file system hung, or has no clock of its own.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class LeaseLost(Exception):
 
 
 class Host:
-    """The machine that holds leases; the simulation of scale has others."""
+    """This machine, as the holder of leases; a benchmark simulates others by subclasses."""
 
     def __init__(self) -> None:
         self.held: set[str] = set()  # tokens of the leases of this process
-        self.session: str | None = None  # of the cluster's command that started this process, and sees it die
+        self.session: str | None = None  # of the command that started this process on a cluster and would see it die
         self._clock, self._looked = 0.0, -math.inf
 
     def holder(self) -> dict[str, Any]:
-        """Return what a lease of this process says: a token, the machine, the process and when it started."""
+        """Return the content of this process's lease: a token, the machine, the process and its start time."""
         holder = {"token": uuid.uuid4().hex, **_machine(), "pid": os.getpid()}
         holder["process_start"] = _start_time(psutil.Process())
         return holder | ({"session": self.session} if self.session else {})
@@ -82,7 +82,7 @@ class Host:
             return False
 
     def now(self) -> float:
-        """Return seconds, from any beginning, on a clock that is never set."""
+        """Return the seconds of a monotonic clock."""
         return time.monotonic()
 
     def file_time(self, folder: Path) -> float:
@@ -130,7 +130,7 @@ class Lease:
         return True
 
     def _is_over(self, file: Path) -> bool:
-        """Return True if the lease has ended, or was silent for long and still is after it was watched."""
+        """Return True if the lease has ended, or stayed untouched for long and also while it was watched."""
         silence, touched = _silence(file, self.host)
         if silence < LEASE_SECONDS or math.isinf(silence):
             return math.isinf(silence)
@@ -141,7 +141,7 @@ class Lease:
     def check(self) -> None:
         """Raise LeaseLost if another process has taken the folder. Called before each write that lasts."""
         try:
-            content = self._file.read_bytes()  # opening asks the server; `stat` may be answered from a cache
+            content = self._file.read_bytes()  # a network file system may answer `stat`, but not `open`, from a cache
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESTALE):  # these two: it was deleted with the folder
                 raise
@@ -150,7 +150,7 @@ class Lease:
             raise LeaseLost(f"{self.folder} has been taken over by another process")
 
     def beat(self) -> None:
-        """Show that the holder lives. Raises LeaseLost."""
+        """Touch the lease, to show that its holder lives. Raises LeaseLost."""
         self.check()
         with suppress(FileNotFoundError):
             self.host.touch(self._file)
@@ -197,7 +197,7 @@ def is_taken(folder: Path, host: Host = HERE) -> bool:
 
 
 def end_of_session(folder: Path, session: str) -> None:
-    """End the session's lease on the folder: the cluster says that its process is dead."""
+    """End the session's lease on the folder, after the cluster has said that its process is dead."""
     for file in _find_leases(folder)[-1:]:
         with suppress(OSError):
             if (_read(file)[0] or {}).get("session") == session:
@@ -218,7 +218,7 @@ def _number(name: str) -> int:
 
 
 def _silence(file: Path, host: Host) -> tuple[float, float]:
-    """Return seconds since the holder's last touch, and its time; 0 if it is seen to live, inf if it ended."""
+    """Return the seconds since the last touch (0: its holder is seen to live, inf: it has ended), and that time."""
     try:
         holder, touched = _read(file)
     except OSError:  # deleted with its folder, or no file
@@ -226,7 +226,7 @@ def _silence(file: Path, host: Host) -> tuple[float, float]:
     lives = False if holder == {} else host.lives(holder) if holder else None
     if lives is not None:
         return (0.0 if lives else math.inf), touched
-    # A file from the future counts by its distance too: its clock differs, and it is watched.
+    # A time in the future means another clock; its distance counts too, and then the lease is watched.
     return abs(host.file_time(file.parent) - touched), touched
 
 
@@ -247,7 +247,7 @@ def _open_file(file: str, flags: int) -> int:
 
 
 def _end(file: Path) -> None:
-    """Write that a lease has ended: in place, which needs no room on a full disk and keeps its number used."""
+    """Write into a lease that it has ended. This works on a full disk, and unlike deletion keeps the number used."""
     try:
         with open(file, "rb+", buffering=0, opener=_open_file) as opened:
             opened.write(b"{}".ljust(os.fstat(opened.fileno()).st_size))

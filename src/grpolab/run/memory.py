@@ -13,10 +13,10 @@ from grpolab.settings.run import RunSettings, device_here
 from grpolab.settings.task import ModelSettings, PretrainedModel, TinyModel
 
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-FLOAT32 = 4  # bytes of a number: weights, gradients and AdamW's means are float32 whatever the forward pass is
+FLOAT32 = 4  # bytes; weights, gradients and AdamW's moments are float32 at any precision of the forward pass
 CHUNK = 2**24  # logits that exist at once (`grpo.model.MOST_LOGITS`)
 SAMPLED = 16  # bytes of a sampled token, at least: its id and two log-probs
-LOGITS = 3  # tensors of their size: themselves, their log-softmax and its gradient
+LOGITS = 3  # tensors of this size: logits, their log-softmax and its gradient
 FIXED = ("weights", "gradients", "optimiser", "reference")  # parts that do not depend on the micro-batch
 
 
@@ -34,7 +34,7 @@ class Sizes:
 
     @staticmethod
     def of(config: dict[str, Any]) -> Sizes | None:
-        """Read the sizes of a model with gated layers, as Llama has them; None if the config names others."""
+        """Read the sizes of a model with gated MLPs, as Llama has; None if the config is of another kind."""
         config = config.get("text_config", config)
         try:
             names = "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads"
@@ -54,7 +54,7 @@ class Sizes:
 
 
 def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]:
-    """Return bytes of each part of a run with micro-batches of `sequences` full completions; prompts are left out."""
+    """Return the bytes of each part of a run whose micro-batches have `sequences` full completions, without prompts."""
     weights, tokens = FLOAT32 * sizes.parameters, sequences * settings.max_completion_length
     dtypes = settings.dtype, settings.sampler_dtype or settings.dtype
     number, sampled = (2 if dtype == "bfloat16" else FLOAT32 for dtype in dtypes)
@@ -103,8 +103,8 @@ def find_problems(settings: RunSettings) -> list[str]:
 def with_micro_batches(settings: RunSettings) -> RunSettings:
     """Replace `micro_batch_size=auto` by a number.
 
-    The number divides the minibatch, and its activations and logits fit into half of the worker's memory beside
-    weights, gradients and optimiser; the other half is for what is not counted. A model from scratch, whose updates are
+    It is the largest divisor of the minibatch whose activations and logits fit into half of the memory that weights,
+    gradients and optimiser leave; the other half is for what is not counted. A model from scratch, whose updates are
     small, takes the minibatch whole, and so does a loss that depends on the micro-batches.
     """
     pieces = range(settings.data_parallel or 1, settings.minibatch_size + 1)  # at least one for each process
@@ -169,7 +169,7 @@ def _gib(size: int) -> str:
 
 
 def cores() -> int:
-    """Return the cores that this process may use: its affinity, and a container's quota where there is one."""
+    """Return the number of cores that this process may use, by its affinity and a container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = CGROUP_QUOTA.read_text().split()

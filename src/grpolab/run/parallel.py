@@ -1,4 +1,4 @@
-"""The processes of a run with `data_parallel`: start them, join them, and do the share of one that is not the first.
+"""The processes of a run with `data_parallel`: start the others, join the group, and do one process's share.
 
 `grpolab train data_parallel=2` starts the others itself: `python -m grpolab.run.parallel`, which says on standard
 output when it is ready. Only the first process writes. When one dies, the others notice at their next exchange and end.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from grpolab.grpo.processes import Processes
 
 PR_SET_PDEATHSIG = 1
-PATIENCE = timedelta(days=1)  # the others wait while the first scores or writes; a death shows at once
+PATIENCE = timedelta(days=1)  # the others wait while the first scores or writes; a dead process is noticed at once
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def start_processes(settings: Resolved, results: Results) -> Iterator[Processes]
 
 @contextmanager
 def join_processes(settings: Resolved, place: int, meeting: str) -> Iterator[Processes]:
-    """Join the run's processes as number `place`, in a folder where they meet."""
+    """Join the run's process group as number `place`; `meeting` is the folder where the processes find each other."""
     import torch
     import torch.distributed as dist
 
@@ -76,7 +76,7 @@ def join_processes(settings: Resolved, place: int, meeting: str) -> Iterator[Pro
     dist.init_process_group("gloo", store=store, rank=place, world_size=size, timeout=PATIENCE)
     if settings.device == "cuda":
         torch.cuda.set_device(place)
-        gradients = dist.new_group(backend="nccl")  # a death shows after its own ten minutes, and ends the process
+        gradients = dist.new_group(backend="nccl")  # notices a dead process after NCCL's ten minutes, and ends this one
     try:
         yield Processes(place, size, gradients)
     finally:
@@ -95,7 +95,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
     ready = os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints
+    os.dup2(2, 1)  # what libraries print goes to standard error
     request = json.loads(sys.stdin.readline())
     follow = resolve(FOLLOW)  # seconds: torch and transformers
     from grpolab.grpo.processes import LostProcess

@@ -1,4 +1,4 @@
-"""A run's provenance: commit and diff, lock file, packages, hardware. And torch's global settings."""
+"""A run's provenance (commit and diff, lock file, packages, hardware), and torch's global settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def hash_lock(lock: Path) -> str | None:
 
 @functools.cache
 def of_program() -> dict[str, Any]:
-    """Return the part that all runs of a process share. The diff leaves results out."""
+    """Return the part of the provenance that all runs of a process share. The diff leaves results out."""
     root = project_root()
     options = ("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false")  # whatever the user's git is set to
     diff = git(root, *options, "diff", "--no-ext-diff", "--no-color", "HEAD", "--", ".", ":(exclude)results")
@@ -79,7 +79,7 @@ def _cpu() -> str:
 
 
 def _mkl() -> str | None:
-    """Return MKL's version and the variables that steer it; None without it. `float32` tells its code paths apart."""
+    """Return MKL's version and the environment variables that steer it; None if torch has no MKL."""
     version = re.search(r"Math Kernel Library Version ([\d.]+)", torch.__config__.show())
     variables = [f"{name}={os.environ[name]}" for name in MKL_VARIABLES if name in os.environ]
     return " ".join([version[1], *variables]) if version else None

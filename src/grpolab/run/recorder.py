@@ -35,7 +35,7 @@ class Recorder:
         self.timing = Journal(folder / "timing.jsonl", saved.get("timing_bytes", 0))
         self.final: dict[str, float] = saved.get("final", {})  # metrics of the last finite evaluation
         self.heartbeat = Heartbeat(folder, settings.planned_steps)
-        self.heartbeat.beat(rollout_step, time.time())  # at once, because another machine sees nothing else of the run
+        self.heartbeat.beat(rollout_step, time.time())  # at once: nothing else shows other machines that the run began
         self._earlier_seconds = saved.get("seconds", 0.0)
         self._process = psutil.Process()
         self._opened = self._lap_start = time.perf_counter()
@@ -106,12 +106,12 @@ class Recorder:
         }
         self.timing.append(rollout_step=rollout_step, time_ms=_unix_ms(), **self._laps, **system)
         self._laps = {}
-        self.journal.flush()  # first: a row of timing says that the records of its step are there
+        self.journal.flush()  # first, because a row of timing means that its step's records are in the journal
         self.timing.flush()
         self.heartbeat.beat(rollout_step + 1, time.time())
 
     def sync(self) -> Position:
-        """Write everything to the disk itself; return how long the files are, for a checkpoint."""
+        """Write everything to the disk itself; return the files' lengths, for a checkpoint."""
         length = self.journal.sync()
         return {"journal_bytes": length, "journal_sha256": self.journal.sha256, "timing_bytes": self.timing.sync()}
 
@@ -124,7 +124,7 @@ class Recorder:
 
 
 class SilentRecorder(Recorder):
-    """Writes nothing: for the processes of a run that are not its first."""
+    """Writes nothing; for all processes of a run except the first."""
 
     def __init__(self) -> None:
         pass
@@ -154,14 +154,14 @@ def say_recovery(folder: Path, rollout_step: int, problems: list[str]) -> None:
 
 
 def _unix_ms() -> int:
-    """Return Unix time as an integer, because floats are rounded to nine digits."""
+    """Return Unix time as an integer, because the journal rounds floats to nine digits."""
     return int(time.time() * 1000)
 
 
 def sample_table(
     rollout: Rollout, trained: TrainingBatch, updates: list[Update], policy: Policy, group: int
 ) -> pa.Table:
-    """Return one row per completion token; ratio and clip mark are those of `updates`, the last pass over the batch."""
+    """Return one row per completion token; ratio and clipping are from `updates`, the last pass over the batch."""
     order_B = torch.argsort(trained.rows_B)
     mask_BT = trained.mask_BT[order_B].cpu()
     row_N, position_N = mask_BT.nonzero(as_tuple=True)

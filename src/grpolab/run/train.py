@@ -1,4 +1,4 @@
-"""One run, from its warm start to its outcome. `training_loop` repeats the GRPO step; around it is the run's life.
+"""One run, from its warm start to its outcome. `training_loop` repeats the GRPO step; the rest is the run's life cycle.
 
 It starts     in `run`, once no other process holds its folder and it has no outcome yet.
 It resumes    in `resume`, at the newest sound checkpoint that fits the journal.
@@ -51,8 +51,8 @@ def run(
 ) -> dict[str, Any]:
     """Do one run, or what is left of it, and return its outcome; a finished run is returned as it is.
 
-    A failure of the run itself is an outcome (`failed`), not an exception. Raises Interrupted when `stop()` is true,
-    and OSError where the results folder cannot be written: the run then has no outcome, and the next call goes on.
+    A failure of the run itself is an outcome (`failed`), not an exception. Raises Interrupted if `stop()` is true, and
+    OSError if the results folder cannot be written: then the run has no outcome, and the next call continues it.
     """
     folder = results.run(settings.signature)
     while not (outcome := find_outcome(folder)):
@@ -81,13 +81,13 @@ def _run_leased(settings: Resolved, results: Results, lease: Lease, on_step: OnS
     except (Interrupted, LeaseLost):
         raise
     except Exception as error:
-        lease.check()  # in a folder that was taken over any write may fail, which is no failure of the run
+        lease.check()  # a write may have failed because the folder was taken over, which is no failure of the run
         if is_refusal(error, results.root):
             raise
         finished = parts.state.rollout_step if parts else 0
         return record_failure(folder, describe_error(error), finished, traceback.format_exc())
     finally:
-        with contextlib.suppress(OSError, LeaseLost):  # an error on its way says more
+        with contextlib.suppress(OSError, LeaseLost):  # an exception that is being raised says more
             lease.check()
             (folder / "running.json").unlink(missing_ok=True)
 
@@ -140,7 +140,7 @@ def _train_to_end(parts: RunParts, lease: Lease, on_step: OnStep, stop: Stop) ->
 
 
 def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: OnStep, stop: Stop) -> None:
-    """Go on from `parts.state` with GRPO steps, evaluations and checkpoints. Raises Diverged or Interrupted."""
+    """Repeat GRPO steps, evaluations and checkpoints from `parts.state` on. Raises Diverged or Interrupted."""
     settings, learner, state = parts.settings, parts.learner, parts.state
     policy, processes, saved = state.policy, learner.processes, time.perf_counter()
     processes.check_equal(policy.weights().values(), state.rollout_step)
@@ -227,7 +227,7 @@ class Ending:
             self.reason = f"max_seconds={limit:g} ended it after {finished} of {planned} rollout steps"
 
     def see_evaluation(self, finished: int, metrics: dict[str, float]) -> None:
-        """Count bad evaluations in a row; end the run after as many as its early stop names."""
+        """Count bad evaluations in a row; end the run after as many as its early stop allows."""
         rule = self.settings.early_stop
         if rule is None or finished < rule.after or self.reached(finished):
             return
@@ -271,7 +271,7 @@ def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
 
 
 def follow(settings: Resolved, results: Results, processes: Processes) -> None:
-    """Do this process's share of a run whose first process is in `run`; write nothing."""
+    """Do this process's share of a run that the first process leads in `run`; write nothing."""
     provenance.set_up_torch(settings)
     parts = assemble(settings, warm_start.ensure(settings, results).weights(), processes)
     ending, recorder = resume(parts, results.run(settings.signature))

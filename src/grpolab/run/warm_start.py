@@ -48,7 +48,7 @@ class WarmStart:
     folder: Path
     signature: str
     sha256: str  # of the weights
-    accuracy: float | None  # sampled, on training prompts; None where no step was asked for
+    accuracy: float | None  # sampled, on training prompts; None if the settings ask for no step
     steps: int
     seconds: float
 
@@ -67,8 +67,8 @@ class WarmStart:
 def ensure(settings: Resolved, results: Results, on_step: OnStep = lambda step: None) -> WarmStart:
     """Return the warm start of these settings; make it if it is absent or damaged. Safe in many processes at once.
 
-    Its name depends on everything that it is made of, so that a second one has the same weights. Raises RequestError
-    where data or code has changed.
+    Its folder's name hashes everything that it depends on, so making it again gives the same weights. Raises
+    RequestError if data or code has changed.
     """
     name = settings.warm_start_signature
     folder = results.warm_start(name)
@@ -121,11 +121,14 @@ def _make(settings: Resolved, lease: Lease, on_step: OnStep) -> None:
 def _train(
     settings: Resolved, task: Task, examples: Sequence[Example], policy: Policy, journal: Journal, on_step: OnStep
 ) -> tuple[float, int]:
-    """Train until a check passes the target, or all steps; return accuracy and step of the weights left in `policy`."""
+    """Train until a check passes the target, or all steps; leave the weights closest to the target in `policy`.
+
+    Return their accuracy and step.
+    """
     warm, length = settings.warm_start, settings.max_completion_length
     seed, target, chat = warm.seed or 0, warm.target_accuracy, getattr(task, "chat", False)
-    # Training prompts, because the held-out ones choose nothing. The task's own score, because arms with different
-    # rewards share the warm start; and its batch size, which is in the identity, unlike that of the evaluation.
+    # Checks use training prompts: held-out ones must not choose weights. They use the task's own score, because arms
+    # with different rewards share the warm start, and the warm start's batch size, because it is part of its identity.
     items = examples[: warm.check_items]
     check = Evaluator(policy, task, task.score, items, warm.batch_size, samples=1, length=length, seed=seed)
     optimizer = make_supervised_optimizer(policy, warm.learning_rate)

@@ -16,8 +16,8 @@ from grpolab.run_files import parse_object
 class Tail:
     """A reader of a growing journal: it reads each complete line once.
 
-    A file that was cut back, or whose lines no longer begin where they did, is read again from its start: the caller
-    must accept a record twice.
+    If the file was cut back or replaced by another one, it is read again from its start, so the caller must accept a
+    record twice.
     """
 
     def __init__(self, path: Path, beginning: bytes = b"") -> None:
@@ -66,7 +66,7 @@ def is_held(path: Path) -> bool:
     """Return True if a process holds the file's lock now."""
     try:
         with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two askers do not see each other
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two such checks do not collide
     except BlockingIOError:
         return True
     except OSError:  # no such file: nobody has held it

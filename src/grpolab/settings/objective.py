@@ -29,7 +29,7 @@ class SamplerCorrection(Settings):
 
     @classmethod
     def of(cls, level: str, mode: str, low: float, high: float) -> SamplerCorrection:
-        """Build a framework's rule, unchecked: some have levels and bounds that our settings refuse."""
+        """Build a framework's rule without checks, because some frameworks allow what our settings refuse."""
         return cls.model_construct(level=level, mode=mode, low=low, high=high)
 
 
@@ -93,10 +93,10 @@ class Objective(Settings):
         kernel_options: Mapping[str, float] = MappingProxyType({}),
         **others: Any,
     ) -> Objective:
-        """Build an objective from its axes; an axis that is not named is PPO's or off. `kernel_options` are flat.
+        """Build an objective from its axes; an axis that is not given is as in PPO, or off.
 
-        Unchecked, because replays of frameworks use values that our settings refuse. Raises TypeError for an axis that
-        no objective has.
+        Values are not checked, because replays of frameworks use some that our settings refuse. Raises TypeError for
+        an unknown axis.
         """
         if unknown := others.keys() - cls.model_fields.keys():
             raise TypeError(f"{', '.join(sorted(unknown))} is no axis of an objective")
@@ -207,7 +207,7 @@ class ObjectiveSettings(Objective):
             yield "sampler_correction needs old_log_probs=trainer: against the sampler's own every weight is 1"
 
     def resolved_axes(self) -> dict[str, Any]:
-        """Return the keys that follow from others: two ways to write one objective become equal here."""
+        """Return the keys that follow from others, so that two ways to write one objective become equal."""
         values: dict[str, Any] = {
             "epsilon_high": self.epsilon_above,
             "kernel_options": {self.kernel: self.options} if self.options else None,

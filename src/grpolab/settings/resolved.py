@@ -1,4 +1,4 @@
-"""Resolve a run: fill in its open settings, and name it by its signature. Everything that trains takes a `Resolved`."""
+"""Resolve a run: fill in settings that follow from others, and name it by its signature. Training takes `Resolved`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from grpolab.registry import CONTENT_OF, resolve
 from grpolab.settings.objective import Objective
 from grpolab.settings.run import RunSettings, device_here
 
-# All that a warm start depends on: neither the run's reward nor its evaluation, so that arms share it.
+# All that a warm start depends on. Reward and evaluation are not among it, so that arms that differ in them share one.
 OF_WARM_START = {"task", "model", "warm_start", "max_completion_length", "temperature", "device", "dtype", "head_dtype"}
 
 
 class Resolved(RunSettings):
-    """One run without open settings; two ways to write the same run are equal here. `resolve_run` makes it."""
+    """One run with all settings filled in, so that two ways to write the same run are equal. Made by `resolve_run`."""
 
     @cached_property
     def signature(self) -> str:
@@ -37,9 +37,9 @@ class Resolved(RunSettings):
         return Objective.model_construct(**{**axes, "beta": beta, "entropy_coef": self.entropy_coef or 0.0})
 
     def content(self) -> dict[str, Any]:
-        """Hash the data, the user's code and the local model that the run names, by key; empty if it names none.
+        """Return hashes of the data, user code and local model that the settings name, by key; empty if they name none.
 
-        Content that cannot be read is marked, and `run.preflight` reports it.
+        Content that cannot be read gets a mark instead of a hash, and `run.preflight` reports it.
         """
         named = self.model_dump(include={"task", "reward", "model"})
         if not keys_with_content(named):
@@ -48,9 +48,9 @@ class Resolved(RunSettings):
         return content
 
     def identity(self) -> dict[str, Any]:
-        """Return what the signature is made of: content, and all settings but empty ones and those of the machine.
+        """Return what the signature hashes: content, and all settings except empty ones and those of the machine.
 
-        Because empty keys are left out, a new axis that is switched off does not change the signatures of old runs.
+        Because empty keys are left out, a new setting that is off does not change the signatures of old runs.
         """
         return identified(self.model_dump(exclude={"machine"}, exclude_none=True), self.content())
 
@@ -61,7 +61,7 @@ class Resolved(RunSettings):
 
     @classmethod
     def as_planned(cls, values: Mapping[str, Any], **signatures: str) -> Self:
-        """Rebuild a run that another process has resolved, with its signatures from there."""
+        """Rebuild a run that another process has resolved, and keep the signatures that it computed."""
         settings = cls.model_validate(values)
         settings.__dict__.update(signatures)
         return settings

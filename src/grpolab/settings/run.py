@@ -218,13 +218,13 @@ class RunSettings(ObjectiveSettings):
 
     @property
     def forward_size(self) -> int:
-        """Count the sequences in one forward: the micro-batch, or without one a process's share of the minibatch."""
+        """Count the sequences in one forward pass: the micro-batch, else a process's share of the minibatch."""
         micro = self.micro_batch_size
         return micro if isinstance(micro, int) else self.minibatch_size // (self.data_parallel or 1)
 
     @property
     def compares_tokens(self) -> str:
-        """Name the setting that compares the tokens of a minibatch, and so needs it in one piece; empty: none."""
+        """Name the setting that compares tokens of the whole minibatch, which then must not be cut; '' if none does."""
         if SURROGATES[self.kernel].whole_minibatch:
             return f"kernel={self.kernel}"
         return "" if self.top_entropy_quantile is None else "top_entropy_quantile"
@@ -236,7 +236,7 @@ class RunSettings(ObjectiveSettings):
 
     @property
     def planned_steps(self) -> int:
-        """Count the rollout steps of the run: as many whole ones as fit into every limit that is set."""
+        """Count the run's rollout steps: the most whole ones that no limit of the settings forbids."""
         limits = [(self.rollout_steps, 1), (self.max_completions, self.batch_size)]
         limits += [(self.max_optimizer_steps, self.updates_per_batch)]
         return min(limit // step for limit, step in limits if limit is not None)
@@ -248,13 +248,13 @@ class RunSettings(ObjectiveSettings):
 
     @property
     def ratio_is_one(self) -> bool:
-        """Return whether every ratio is exactly 1: one update per batch, old log-probs of the same weights."""
+        """Return True if every ratio is exactly 1: one update per batch, with old log-probs of the same weights."""
         other_sampler = self.staleness > 0 or self.sampler_dtype not in (None, self.dtype)
         return self.updates_per_batch == 1 and not (self.old_log_probs == "sampler" and other_sampler)
 
     @property
     def clip_can_bind(self) -> bool:
-        """Return whether a ratio can leave 1 and the surrogate has a clip."""
+        """Return True if ratios can differ from 1 and the surrogate has a clip."""
         return SURROGATES[self.kernel].clips and not self.ratio_is_one
 
 

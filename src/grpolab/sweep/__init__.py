@@ -1,1 +1,1 @@
-"""Many runs: a study becomes cells, cells become runs on worker processes. Never imports torch or MLflow."""
+"""Many runs: a study is expanded into cells, and workers train a run for each. Never imports torch or MLflow."""

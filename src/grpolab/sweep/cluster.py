@@ -1,8 +1,8 @@
-"""The engines beyond this machine, Ray and Slurm: the job as a node does it, and the loop that hands jobs out.
+"""The engines for other machines, Ray and Slurm: the job that a node does, and the loop that hands jobs out.
 
-Machines meet only in the shared results folder, where the command reads how far a run is. A cluster is asked whether a
-task has ended, and to end one; a run that was ended goes on from its last checkpoint. Ray and submitit are imported by
-name, because the package does not depend on them.
+Machines share only the results folder, where the command reads each run's progress. The cluster itself is asked only
+whether a task has ended, and to cancel one; a cancelled run can continue from its last checkpoint. Ray and submitit are
+imported by name, because the package does not depend on them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from grpolab.sweep.worker import LEFT, do_job
 from grpolab.vocabulary import MISSING
 
 TAKEN = {"outcome": MISSING, "reason": "another command does it"}
-CLOCK_SECONDS = 5.0  # most that clocks may differ: runs record when they began and ended
+CLOCK_SECONDS = 5.0  # most that machines' clocks may differ, because runs record when they began and ended
 CANCEL_SECONDS = 45.0  # until a cancelled task has ended: Slurm kills after 30 s
 MOST_REFUSALS, REFUSAL_SECONDS = 10, 30.0  # of submissions in a row, and between two
 # Ray sends no statistics, waits for its own slow start on a busy machine, and does not repeat each warning.
@@ -51,12 +51,12 @@ FINAL_STATES = {"TIMEOUT", "OUT_OF_MEMORY"}  # another attempt would end in the 
 
 
 class NodeError(Exception):
-    """A node that would not train what this machine would."""
+    """A node whose program or machine differs, so that it would train something else than this one."""
 
 
 @dataclass(frozen=True)
 class NodeJob:
-    """A job to be pickled and called on a node, where it is done as a worker of this machine would do it."""
+    """A job to be pickled and called on a node, where it does what a worker of this machine would do."""
 
     job: Job
     folder: str  # the command's working directory: relative paths in the settings start there
@@ -93,7 +93,7 @@ class NodeJob:
 
 
 def describe_program() -> dict[str, Any]:
-    """Return what must be equal on all machines, so that a study's runs are of one program."""
+    """Return what must be equal on all machines, so that one program trains all runs of a study."""
     return {
         "grpolab": __version__,
         "commit": commit(Path(__file__).parents[3]),
@@ -103,13 +103,13 @@ def describe_program() -> dict[str, Any]:
 
 
 class Submitted(engine.Assignment):
-    """A job that the cluster has; `began` and `last_heard` are infinite while it waits in a queue."""
+    """A job that was submitted to the cluster; `began` and `last_heard` are infinite while it is queued."""
 
     def __init__(self, job: Job, handle: Any, slot: int, progress: Record | None) -> None:
         super().__init__(job)
         self.began = self.last_heard = float("inf")
         self.handle, self.slot = handle, slot
-        self.progress = progress  # what its folder last said; at first, what an earlier session left there
+        self.progress = progress  # last read from its folder; at first, what an earlier session left there
         self.end: Death | None = None  # why it is cancelled
 
 
@@ -219,7 +219,7 @@ class Cluster(engine.Engine):
         return read_json(folder / "running.json") if job.kind == RUN else last_row(folder / "journal.jsonl")
 
     def _follow(self, submitted: Submitted) -> None:
-        """See how far a job is, whether it has ended, and whether it has passed a limit."""
+        """Read a job's progress; handle its end, or cancel it if it has passed a limit."""
         job, result, progress = submitted.job, self.result_of(submitted.handle), self._progress(submitted.job)
         folder = job.folder(self.results)
         if progress and progress != submitted.progress:
@@ -265,7 +265,7 @@ class Cluster(engine.Engine):
         submitted.last_heard = now
 
     def _cancel_all(self) -> None:
-        """Cancel what is out, and end the leases of its processes, so that the same command can go on at once."""
+        """Cancel all submitted jobs and end their leases, so that the same command can be repeated at once."""
         running, deadline = list(self._submitted.values()), time.monotonic() + CANCEL_SECONDS
         for submitted in running:
             self.cancel(submitted.handle)
@@ -326,7 +326,7 @@ class RayEngine(Cluster):
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def submit(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Submit a Ray task each; a process of Ray's does one after another and pays for its imports once."""
+        """Submit each as a Ray task; Ray reuses its worker processes, so each imports everything only once."""
         try:
             return [self._call.remote(task) for task in tasks]
         except self._ray.exceptions.RayError as error:
@@ -403,7 +403,7 @@ class SlurmEngine(Cluster):
         return handles
 
     def result_of(self, handle: Any) -> Any:
-        """Return the result or the death of a job; dead is also one that left the queue without an answer."""
+        """Return a job's result or its Death; a job that left the queue without a result is dead too."""
         answer = handle.paths.result_pickle
         if not answer.exists():
             if self._is_queued(handle) or answer.exists():
@@ -414,7 +414,7 @@ class SlurmEngine(Cluster):
         return handle.result() if error is None else Death(_last_error(str(error)))
 
     def cancel(self, handle: Any) -> None:
-        """End a job, in the queue too; Slurm asks a running one first, and kills it after half a minute."""
+        """Cancel a queued or running job; Slurm sends a running one SIGTERM first, and kills it after 30 seconds."""
         handle.cancel(check=False)
 
     def _is_queued(self, handle: Any) -> bool:

@@ -88,7 +88,7 @@ class Composer:
         return with_micro_batches(settings) if settings.micro_batch_size == "auto" else settings
 
     def values(self, choices: dict[str, str]) -> dict[str, Any]:
-        """Return the values of a choice of groups before any key is set; `???` marks one that must be given."""
+        """Return the values of a choice of groups before any key is set; `???` marks a value that must be given."""
         container = OmegaConf.to_container(pickle.loads(self._base(choices)), resolve=True)
         assert isinstance(container, dict)
         return {str(key): value for key, value in container.items()}
@@ -147,7 +147,7 @@ def _apply(override: Override, config: DictConfig, problems: list[str]) -> None:
 
 
 def _name_secrets(resolved: Any, written: Any, key: str, problems: list[str]) -> Any:
-    """Return the `resolved` values, but for a secret the reference to its variable, as it was `written`.
+    """Return the `resolved` values, but each secret as `written`: a reference to an environment variable.
 
     Append a sentence for each secret that is not a reference.
     """
@@ -166,7 +166,10 @@ def _name_secrets(resolved: Any, written: Any, key: str, problems: list[str]) ->
 
 
 def _resolve_values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
-    """Return the values with interpolations resolved; append a sentence for each that is missing."""
+    """Return the values with interpolations resolved; append a sentence to `problems` for each key without a value.
+
+    Raises RequestError if an interpolation cannot be resolved.
+    """
     try:
         container = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
@@ -174,7 +177,7 @@ def _resolve_values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
         raise RequestError([*problems, problem]) from error
     task = container.get("task") if isinstance(container, dict) else None
     if isinstance(task, dict) and task.get("options"):
-        # In a user's own options, which are free, a secret stays the name of the variable that holds it.
+        # A user's own task options may hold secrets: keep the reference to the environment variable, not its value.
         written = OmegaConf.to_container(config.task.options)
         task["options"] = _name_secrets(task["options"], written, "task.options", problems)
 

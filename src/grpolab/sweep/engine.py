@@ -1,6 +1,6 @@
-"""The contract of an engine, and the engine of this machine: long-lived workers that do one job after another.
+"""The interface of an engine, and the engine of this machine: long-lived workers that do one job after another.
 
-Those of Ray and Slurm are in `cluster.py`. Engines share no state but the run folders.
+The engines of Ray and Slurm are in `cluster.py`. Engines share no state except the run folders.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Outcome = dict[str, Any]
 WORKER_COMMAND = (*PYTHON, "-m", "grpolab.sweep.worker")
 TICK_SECONDS = 0.5  # between two checks of limits and of other commands' outcomes
 GRACE_SECONDS = 20.0  # for a run to reach its next rollout boundary
-MOST_ATTEMPTS = 2  # at a job whose worker was killed
+MOST_ATTEMPTS = 2  # of a job, if its worker is killed
 MOST_FAILED_STARTS = 3  # of workers in one slot, in a row
 # Exit codes of workers that were killed from outside; after SIGTERM a worker writes a checkpoint and exits with 0.
 KILLED_FROM_OUTSIDE = {0, -signal.SIGTERM, -signal.SIGKILL}
@@ -58,8 +58,8 @@ class WorkerStartError(Exception):
 class Listener(Protocol):
     """Receives the events of a sweep.
 
-    `stepped`: so many steps are finished. `returned`: its worker died, and it is tried again. `finished`: with the
-    outcome `missing` if the run was told to leave, or the disk refused to store it.
+    `stepped`: a job has finished so many steps. `returned`: a job's worker died, and the job is tried again.
+    `finished`: the outcome is `missing` if the run was told to leave, or the disk could not store it.
     """
 
     def started(self, job: Job, slot: int) -> None: ...
@@ -77,7 +77,7 @@ class Assignment:
         self.began = self.last_heard = time.monotonic()
 
     def passed_limit(self, memory_mib: Callable[[], float | None]) -> Death | None:
-        """Return the limit of `machine` that the job has passed; a warm start has no timeout but its `max_steps`."""
+        """Return the limit of the settings' `machine` that the job has passed; warm starts have no timeout."""
         limits, now = self.job.settings["machine"], time.monotonic()
         timeout, hang, ceiling = limits["cell_timeout_seconds"], limits["hang_seconds"], limits["memory_mib"]
         if self.job.kind == RUN and timeout is not None and now - self.began > timeout:
@@ -90,7 +90,7 @@ class Assignment:
 
 
 class Engine(ABC):
-    """Does the jobs of a schedule; as a context it holds a connection, to a cluster for example."""
+    """Does the jobs of a schedule. It is a context manager, because it may hold a connection to a cluster."""
 
     schedule: Schedule
     listener: Listener
@@ -114,7 +114,7 @@ class Engine(ABC):
         """Stop a run at a checkpoint, from which it can go on later; its outcome is then `missing`."""
 
     def next_job(self) -> Job | None:
-        """Return the next job that no process does; finish those that other commands have done meanwhile."""
+        """Return the next job that no process is doing; mark those as finished that other commands have done."""
         for job in self.schedule.ready():
             if outcome := job.outcome(self.results):
                 self.finish(job, outcome)
@@ -125,7 +125,7 @@ class Engine(ABC):
         return None
 
     def say_waiting(self) -> None:
-        """Say once that all remaining jobs run in other commands."""
+        """Say once that other commands run all remaining jobs."""
         if self.schedule and not self._said_waiting:
             self._said_waiting = True
             self.listener.note(f"{self.schedule.waiting} left, which another command runs: waiting for their outcomes")
@@ -140,7 +140,7 @@ class Engine(ABC):
             self.finish(job, {"outcome": FAILED, "reason": death.reason}, step)
 
     def finish(self, job: Job, outcome: Outcome, step: int = 0) -> None:
-        """Remove a job with an outcome from the schedule; record a failure, and fail the runs that waited for it."""
+        """Remove a finished job from the schedule; if it failed, record that, and fail the runs that waited for it."""
         if job.kind == RUN and outcome["outcome"] == FAILED:
             folder = self.results.run(job.signature)
             try:
@@ -158,15 +158,15 @@ class Engine(ABC):
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """Return the environment variables of a worker: torch sizes its thread pools by them when it is imported."""
+    """Return a worker's environment variables, by which torch sizes its thread pools when it is imported."""
     sizes = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     return sizes | KEEP_MEMORY
 
 
 def worker_slots(jobs: int | None, uses_gpu: bool, threads: int) -> list[dict[str, str]]:
-    """Return the environment of each worker: of `jobs` workers, or of one for each GPU or for `threads` cores.
+    """Return each worker's environment. There are `jobs` workers; by default, one for each GPU or each `threads` cores.
 
-    Workers get the GPUs in turn through CUDA_VISIBLE_DEVICES.
+    GPUs are dealt to the workers through CUDA_VISIBLE_DEVICES.
     """
     devices = gpus() if uses_gpu else []
     count = jobs or len(devices) or max(1, cores() // threads)
@@ -250,7 +250,7 @@ class WorkerProcess:
 
 
 class WorkerPool(Engine):
-    """The engine of this machine. A worker's death costs at most its job, and the worker is replaced.
+    """The engine of this machine. If a worker dies, at most its job fails, and the worker is replaced.
 
     It has one thread, because the kernel ends a worker with the *thread* that started it (`die_with_parent`).
     """

@@ -1,4 +1,4 @@
-"""What study files are made of: types of their fields, and checks that several of them share."""
+"""Types of the fields of study files, and checks that several fields share."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from grpolab.settings import Seed
 MOST_SEEDS, MOST_VARIANTS = 10_000, 10_000
 
 Overrides = list[str]
-Level = Overrides | dict[str, Overrides]  # the same for every arm, or to each arm its own
+Level = Overrides | dict[str, Overrides]  # the same overrides for every arm, or by arm
 Factors = dict[str, dict[str, Level]]
 
 
 class StandsTwice(ValueError):
-    """A name stands twice in a list; `schema.sentences` puts the list's key before it."""
+    """A name appears twice in a list; `schema.sentences` puts the list's key before this message."""
 
 
 def check_different(names: Sequence[Any]) -> Sequence[Any]:
-    """Return the names. Raises StandsTwice if one stands twice."""
+    """Return the names. Raises StandsTwice if one appears twice."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise StandsTwice(f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
     return names

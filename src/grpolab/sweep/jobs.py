@@ -29,7 +29,7 @@ WARM_START: Literal["warm_start"] = "warm_start"
 
 @dataclass(frozen=True)
 class Job:
-    """A run or a warm start, as a worker is asked for it."""
+    """A run or a warm start that a worker is asked to do."""
 
     kind: Literal["warm_start", "run"]
     signature: str
@@ -74,7 +74,7 @@ def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
 def check_plans(plans: Sequence[Plan], results: Results, problems: Sequence[str] = ()) -> str | None:
     """Check everything that can be checked before a run starts. Return the URI of the tracking store, or None.
 
-    Raises RequestError with what is wrong, and with the caller's `problems`.
+    Raises RequestError with all problems, the caller's `problems` included.
     """
     runs = list({cell.signature: cell.settings for plan in plans for cell in plan.cells}.values())
     studies = {plan.study.name: find_namesake(results, plan.study.name, plan.study.file) for plan in plans}
@@ -102,9 +102,9 @@ class Request:
     """Checked plans and their cells, each cell once. Nothing is written before `write_plans`."""
 
     def __init__(self, plans: Sequence[Plan], count_committed: bool = True) -> None:
-        """Check the plans. With `count_committed`, a run with a committed outcome is done.
+        """Check the plans. With `count_committed`, runs whose results are in the committed reference count as done.
 
-        Raises RequestError with everything that can be known to be wrong before a run starts.
+        Raises RequestError with every problem that can be found before a run starts.
         """
         self.plans = plans
         self.name = plans[-1].study.name  # a collection stands last
@@ -134,7 +134,7 @@ class Request:
 
     def states(self) -> dict[str, CellState]:
         """Return the state of each cell, by signature."""
-        # One listing: asking for each of 100,000 folders on a network file system would take minutes.
+        # One listing of the folder: testing each of 100,000 run folders on a network file system takes minutes.
         begun = set(os.listdir(self.results.runs)) if self.results.runs.is_dir() else set()
         states = {
             name: self._ended.get(name) or cell_state(name, self.results, self.committed, has_folder=name in begun)
@@ -144,9 +144,9 @@ class Request:
         return states
 
     def jobs(self, retry_failed: bool = False) -> list[Job]:
-        """Return the jobs of the cells without an outcome (with `retry_failed` those that failed or are damaged too).
+        """Return the jobs of the cells without an outcome, first the warm starts that these lack.
 
-        The warm starts that they lack come first.
+        With `retry_failed`, cells that failed or are damaged are done again.
         """
         open_ = {MISSING, RUNNING, *([FAILED, DAMAGED] if retry_failed else [])}
         todo = [self.cells[name] for name, state in self.states().items() if state.state in open_]
@@ -164,7 +164,7 @@ def write_plans(plans: Sequence[Plan], results: Results) -> None:
 
 
 class Schedule:
-    """Unfinished jobs in their order: warm starts, then the longest runs."""
+    """Unfinished jobs in their order: warm starts first, then runs, the longest first."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._open: dict[str, Job] = {}  # the next one first
@@ -196,7 +196,7 @@ class Schedule:
         self._out.add(job.signature)
 
     def pass_over(self, job: Job) -> None:
-        """Move a job of another command behind all others."""
+        """Move a job that another command does behind all others."""
         self._open[job.signature] = self._open.pop(job.signature)
 
     def put_back(self, job: Job) -> None:

@@ -181,7 +181,7 @@ def ui_command(study: str, results: Results) -> str:
 
 @contextmanager
 def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
-    """Keep the tracking store up to date meanwhile; training never waits for it, and its failure is only reported."""
+    """Keep the tracking store up to date during the block; training never waits for it, failures are only reported."""
     if uri is None:
         yield
         return
@@ -203,7 +203,7 @@ def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
         if closing.is_alive():
             say("bringing the tracking store up to date ...", flush=True)
             closing.join(limit)
-        if closing.is_alive():  # it goes on, and ends by itself
+        if closing.is_alive():  # it continues in the background and ends by itself
             say(f"tracking goes on in the background: not up to date after {duration(time.monotonic() - started)}")
         elif problems and problems[0]:
             say_tracking(f"{problems[0]}; `grpolab track sync` catches up")

@@ -1,6 +1,6 @@
-"""State of the runs of a study and their results so far, read from the run folders alone.
+"""The state of a study's runs and their results so far, read from the run folders alone.
 
-Nothing heavy is imported: a thousand runs are read in a second.
+No slow import: a thousand runs are read in a second.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class CellState:
     state: str  # an outcome of the vocabulary, or `running`
     outcome: Record | None = None
     heartbeat: Record | None = None  # the last one of a running cell; None before its model is loaded
-    committed: bool = False  # True: the outcome is from the committed reference, and there is no run folder
+    committed: bool = False  # True: the outcome is from the reference results in git, and there is no run folder
 
 
 def cell_state(signature: str, results: Results, committed: Mapping[str, Record], has_folder: bool = True) -> CellState:
-    """Return the state of a cell: by its run folder, else by its outcome in `committed`."""
+    """Return the state of a cell: from its run folder, else from its outcome in `committed`."""
     folder = results.run(signature)
     if has_folder and (outcome := outcome_or_damage(folder)):
         return CellState(outcome["outcome"], outcome)
@@ -86,7 +86,7 @@ def cell_state(signature: str, results: Results, committed: Mapping[str, Record]
 
 
 def committed_outcomes(results: Results) -> dict[str, Record]:
-    """Return the results in the committed reference, by signature; a failure there is tried again."""
+    """Return the outcomes in the reference results, by signature, without failures, which are tried again."""
     file = results.reference / "outcomes.parquet"
     if not file.is_file():
         return {}
@@ -165,7 +165,7 @@ def _status_row(cell: Record, state: CellState, results: Results, now: float) ->
 
 
 def describe_status(row: Record) -> str:
-    """Return what there is to say about a cell besides its state; '' for most."""
+    """Return a remark on a cell besides its state; '' for most cells."""
     if row["state"] == RUNNING and "rollout_step" not in row:
         return "begins: its warm start or its model is being made"
     if row["state"] == RUNNING:
@@ -228,8 +228,8 @@ class JournalReader:
     def facts(self) -> Facts:
         """Return the facts that COLUMNS names, as far as the journal has them.
 
-        Clip fractions are means over the optimiser steps after the first on each batch, before which every ratio is 1;
-        over all if there are no others.
+        Clip fractions leave out the first optimiser step on each batch, where every ratio is 1, unless a batch has only
+        one.
         """
         clipped = self._clipped[True] or self._clipped[False]
         return self._facts | ({name: fmean(step[name] for step in clipped) for name in clipped[0]} if clipped else {})
@@ -266,7 +266,7 @@ def result_lines(outcome: Record, facts: Facts) -> list[str]:
 
 
 def average_runs(runs: Sequence[tuple[Record, Facts]]) -> Record:
-    """Return the number of a variant's runs by outcome, and each fact's mean over them (of a ratio its extreme)."""
+    """Return the number of a variant's runs by outcome, and each fact's mean over them (for ratios, the extreme)."""
     row: Record = {"runs": dict(Counter(outcome["outcome"] for outcome, _ in runs))}
     for name in dict.fromkeys(name for _, facts in runs for name in facts):
         values = [facts[name] for _, facts in runs if name in facts]

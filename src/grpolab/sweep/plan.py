@@ -1,4 +1,4 @@
-"""The cells of a study, or of a command line: each variant is composed once, then resolved with each seed.
+"""The cells (runs) of a study or a command line: each variant is composed once, then resolved with each seed.
 
 The runs of `grpolab train` become a study too: one cell, or with -m every combination of several values.
 """
@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def cost(self) -> float:
-        """Relative duration: tokens sampled and learnt from; sampling costs about as much as a pass."""
+        """Relative duration: tokens sampled plus tokens learnt from, because sampling costs about as much as a pass."""
         settings = self.settings
         tokens = settings.batch_size * settings.max_completion_length
         return settings.planned_steps * (1 + settings.num_iterations) * tokens * self._cost_of_token
@@ -242,7 +242,7 @@ def expand(
 
 
 def _find_misfits(study: Study, variants: Sequence[Cell], needs_clipping: bool) -> Iterator[str]:
-    """Yield what makes no sense in a study although each variant by itself can be run."""
+    """Yield a sentence for each problem of a study whose variants could be run one by one."""
     first_of: dict[str, Cell] = {}
     placebo = {frozenset(pair) for pair in study.placebo}
     for cell in variants:
@@ -269,7 +269,7 @@ def cell_of(settings: RunSettings, overrides: Sequence[str]) -> Cell:
 
 
 def plan_of_run(name: str, cell: Cell, overrides: Sequence[str]) -> Plan:
-    """Return the plan of a single run, by which report and tracking find it under a study's name."""
+    """Return the plan of a single run, so that report and tracking find it as a study of that name."""
     return Plan(_make_study(name, overrides, {"run": {cell.variant: []}}, [cell.seed]), [cell.seed], [cell])
 
 
@@ -340,8 +340,8 @@ def _list_values(override: Override, problems: list[str]) -> list[str]:
 def _level_name(overrides: Sequence[str]) -> str:
     """Return overrides as a level's name: short, one word, no slash (slashes join levels to variants).
 
-    A long path loses its folders, and the last of many overrides are left out; four digits of a hash then keep names
-    different.
+    A long path loses its folders, and too many overrides lose the last ones; four digits of a hash then tell such names
+    apart.
     """
     texts = [text if len(text) <= LONG_VALUE else re.sub(r"[^=,{}:\[\]]*/", "", text) for text in overrides]
     short = [text for index, text in enumerate(texts) if len(",".join(texts[: index + 1])) <= MOST_LABEL]

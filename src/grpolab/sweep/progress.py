@@ -33,9 +33,9 @@ WIDE = 1000  # characters in a line of a table that goes to a file or a pipe
 
 
 class Estimate:
-    """Time left, from the speed of what is done; runs and warm starts have a speed each.
+    """Estimates the time left from the speed so far, separately for runs and warm starts.
 
-    Whole jobs count as soon as one is done, because they include more than steps; until then steps count.
+    Steps give the speed until a job has finished; then whole jobs do, because these take more than their steps.
     """
 
     def __init__(self, workers: int) -> None:
@@ -59,7 +59,7 @@ class Estimate:
         return total / self.workers
 
     def describe(self, costs: Mapping[str, float]) -> str:
-        """Return `about 12 min left`, `no estimate yet`, or what is known of the warm starts; '' if nothing is left."""
+        """Return `about 12 min left`, `no estimate yet`, or an estimate of the warm starts only; '' if all is done."""
         warm = costs.get(WARM_START, 0)
         if not any(cost > 0 for cost in costs.values()):
             return ""
@@ -133,7 +133,7 @@ class Progress:
 
     def finished(self, job: Job, outcome: dict[str, Any]) -> None:
         running = self.running.pop(job.signature, None)
-        self._open.pop(job.signature, None)  # those of a tuning are not known before
+        self._open.pop(job.signature, None)  # a tuning's jobs are not known before
         if outcome.get("seconds") and running:  # another command's jobs say nothing about this machine
             self.estimate.learn(job.kind, job.cost, outcome["seconds"], whole=True)
         if job.kind == RUN:
@@ -233,7 +233,7 @@ class EventStream(io.TextIOBase):
 
 
 def send(event: str, **values: Any) -> bool:
-    """Send an event if a program follows this command; return False if people do."""
+    """Send an event if a program reads this command's output (`--json-lines`); else return False."""
     if isinstance(sys.stdout, EventStream):
         sys.stdout.send(event, **values)
         return True

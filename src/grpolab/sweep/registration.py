@@ -1,9 +1,9 @@
-"""Hypotheses registered before their data, in experiments/registrations.jsonl: append-only, and committed like code.
+"""Registrations of hypotheses before their data, in experiments/registrations.jsonl: append-only, committed to git.
 
 For each hypothesis a line holds a hash of everything that decides it: its text, the study's factors, overrides and
-score, the signatures of the composed variants (so that no default or key can change), the margins, the seeds, and
-after how many of them it is looked at. A verdict is confirmatory if every one of its runs began on a commit that has
-the line (`report/registered.py`). A changed hypothesis has another hash: it needs another line and other seeds.
+score, the signatures of the composed variants (so that no default or key can change), the margins, the seeds, and the
+looks (after how many seeds it is tested). A verdict is confirmatory if each of its runs began on a commit that has the
+line (`report/registered.py`). A changed hypothesis has another hash, and needs another line and other seeds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def find_registrations(name: str, texts_now: Mapping[str, str]) -> dict[str, dic
     """
     file, known = project_root() / REGISTRY, dict[str, dict[str, Any]]()
     for number, text in enumerate(file.read_text().splitlines() if file.is_file() else (), start=1):
-        if not text.strip():  # as an editor, or a merge, may leave it
+        if not text.strip():  # an editor or a merge may leave an empty line
             continue
         try:
             line = json.loads(text)
@@ -71,8 +71,8 @@ def register(
 ) -> str:
     """Append the hypotheses of a study or collection with the seeds that will decide them, and return the line.
 
-    `trained` are seeds that have runs, `explored` those that the margins come from. Raises RequestError if nothing is
-    claimed or new, a seed is not fresh, or there are fewer seeds than the last look needs.
+    `trained` are seeds that have runs, `explored` those that the margins come from. Raises RequestError if there is no
+    hypothesis or no new one, a seed was used before, or there are fewer seeds than the last look needs.
     """
     problems = []
     if not texts_now:

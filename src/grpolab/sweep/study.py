@@ -201,7 +201,7 @@ class Study(StudyFile):
 
 
 class Collection(StudyFile):
-    """A study that includes others and trains nothing itself."""
+    """A study that includes others and has no runs of its own."""
 
     includes: Annotated[list[StudyName], Different] = Field(min_length=1)
     seeds: Seeds | None = Field(default=None, description="Replaces the seeds of the included studies.")
@@ -224,7 +224,7 @@ def load(name: str) -> Study | Collection:
     file = study_file(name)
     shown = within_project(file)
     try:
-        parse_yaml(shown, read_text(str(file)))  # refuses what is too large
+        parse_yaml(shown, read_text(str(file)))  # refuses a file that is too large
         # OmegaConf refuses a repeated key, and reads 1e-3 as a number.
         content = _with_text_keys(OmegaConf.to_container(OmegaConf.load(file)))
     except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
@@ -333,7 +333,7 @@ def _find_misfits(claim: Hypothesis) -> list[str]:
 
 
 def unequal_budgets(study: Study, variants: Sequence[tuple[Levels, RunSettings]]) -> Iterator[str]:
-    """Yield a sentence for each hypothesis whose arms differ in the number of its budget's unit."""
+    """Yield a sentence for each hypothesis whose arms have unequal budgets, in the unit that it names."""
     settings_of = {variant_name(levels): settings for levels, settings in variants}
     for claim in study.hypotheses:
         unit = "completions" if claim.budget == "rollouts" else "optimiser steps"

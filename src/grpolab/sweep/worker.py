@@ -1,9 +1,9 @@
 """A long-lived process that does one job after another: `python -m grpolab.sweep.worker`.
 
 It reads one JSON object a line, {"job": "warm_start" | "run", "signature": "...", "settings": {...}}, and prints
-events. A job fails if its settings no longer have that signature, because data or code has changed. The worker pays
-for its imports once, dies with its parent, and ends with its standard input. SIGTERM stops it at the next rollout
-boundary with a checkpoint; SIGUSR1 makes it leave its run in the same way, and take the next job.
+events. A job fails if its settings no longer have that signature, because data or code has changed. The worker imports
+everything once, dies with its parent, and ends when its standard input is closed. SIGTERM stops it at the next rollout
+boundary with a checkpoint; SIGUSR1 makes it stop only its run in this way, and take the next job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def claim_stdout() -> Send:
-    """Return a function that sends events; what libraries print goes to standard error from now on."""
+    """Return a function that sends events on standard output; from now on, other prints go to standard error."""
     events = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

@@ -1,4 +1,4 @@
-"""Tasks. A task makes prompts, demonstrates an answer and scores a completion; text is never run as code."""
+"""Tasks. A task makes prompts, demonstrates answers and scores completions. It never runs text as code."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ TRAINING_PROMPTS, EVALUATION_PROMPTS = 20_000, 4_000
 
 
 class Example(NamedTuple):
-    """One prompt and its right answer (one of them, where many are right)."""
+    """One prompt and its right answer, or one of several right answers."""
 
     prompt: str
     answer: str
@@ -24,7 +24,7 @@ class Example(NamedTuple):
 class Task(Protocol):
     """A task; any class with these members can be named by `task=custom task.path=module:Class`."""
 
-    alphabet: str  # every character of prompts and completions; the tiny model's tokenizer is made of it
+    alphabet: str  # every character of prompts and completions; the tiny model's vocabulary
     unique_answer: bool  # True: `answer` is the only right completion, so expected accuracy is computed exactly
 
     def examples(self, split: str, items: int) -> list[Example]:
@@ -45,7 +45,7 @@ def content_hash(examples: Iterable[Example]) -> str:
     return _content_hash(tuple(examples))
 
 
-@lru_cache(maxsize=4)  # the runs of a worker share their data, and half a second is a twentieth of a short run
+@lru_cache(maxsize=4)  # a worker's runs share their data; hashing takes half a second, a short run ten
 def _content_hash(examples: tuple[Example, ...]) -> str:
     lines = (json.dumps([example.prompt, example.answer]) + "\n" for example in examples)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

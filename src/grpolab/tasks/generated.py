@@ -29,7 +29,7 @@ BOX = "\\boxed"
 
 
 class OneAnswerTask:
-    """A task in which every prompt has one right text, which is demonstrated as it is."""
+    """A task in which every prompt has exactly one right completion, which is also the demonstration."""
 
     unique_answer = True
 
@@ -38,7 +38,7 @@ class OneAnswerTask:
         return example.answer
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """Score `correct`: the answer itself; `format`: the shape of an answer."""
+        """Score `correct` if the completion is the answer, `format` if it has an answer's shape."""
         return {"correct": float(completion == example.answer), "format": float(self.has_shape(completion))}
 
     def has_shape(self, completion: str) -> bool:
@@ -47,7 +47,7 @@ class OneAnswerTask:
 
 
 class Addition(OneAnswerTask):
-    """Every pair of numbers with `digits` digits once; a fixed shuffle holds a quarter out for evaluation."""
+    """Every pair of numbers with `digits` digits, once; a fixed random quarter of them is held out for evaluation."""
 
     alphabet = "0123456789+="
 
@@ -66,11 +66,11 @@ class Addition(OneAnswerTask):
 
 
 class WrittenAddition(OneAnswerTask):
-    """Random pairs of numbers with `digits` digits, without leading zeros, none of them in both splits.
+    """Random pairs of numbers with `digits` digits, without leading zeros; the splits share none.
 
-    A step is a place: the sum of its two digits, then the sum with the carry, each in two digits; the first digit is
-    the next carry. The whole text is judged. If only the sum were, a text with wrong steps could be right too, and
-    expected accuracy could only be estimated.
+    Each step adds one decimal place: the sum of two digits, then the sum with the carry, both in two digits, of which
+    the first is the next carry. The whole text is judged. If only the final sum were judged, texts with wrong steps
+    could be right too, and expected accuracy could only be estimated.
     """
 
     alphabet = "0123456789+=;"
@@ -89,7 +89,7 @@ class WrittenAddition(OneAnswerTask):
         return [Example(f"{text[:cut]}+{text[cut:]}=", written_sum(text[:cut], text[cut:])) for text in texts]
 
     def has_shape(self, completion: str) -> bool:
-        """Return True for as many steps as places, then digits."""
+        """Return True if the text has one step per decimal place, then digits."""
         return self.shape.fullmatch(completion) is not None
 
 
@@ -105,7 +105,7 @@ def written_sum(first: str, second: str) -> str:
 
 
 class Sorting(OneAnswerTask):
-    """Random digit strings, none of them in both splits."""
+    """Random digit strings; the splits share none."""
 
     alphabet = "0123456789>"
 
@@ -119,15 +119,15 @@ class Sorting(OneAnswerTask):
         return [Example(f"{digits}>", "".join(sorted(digits))) for digits in texts]
 
     def has_shape(self, completion: str) -> bool:
-        """Return True for as many digits as in the prompt."""
+        """Return True if the text is digits, as many as in the prompt."""
         return completion.isdecimal() and len(completion) == self.length
 
 
 class FillerSorting(Sorting):
-    """Sorting with an answer that may begin with fillers: its length is free, and matters.
+    """Sorting, where the answer may begin with filler tokens, so that the policy chooses its length.
 
-    The warm start teaches targets that are wrong more often the more fillers they have. So the starting policy's long
-    answers are worse than its short ones, and length normalisation can show (Dr. GRPO, 2503.20783).
+    The more fillers a warm-start target has, the more often it is wrong. So the initial policy's long answers are worse
+    than its short ones, and length normalisation has an effect (Dr. GRPO, 2503.20783).
     """
 
     alphabet = "0123456789>" + FILLER
@@ -139,7 +139,7 @@ class FillerSorting(Sorting):
         self.corruption_base, self.corruption_per_filler = corruption_base, corruption_per_filler
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """Return uniformly many fillers, then the digits: sorted, or with the task's probability in a wrong order."""
+        """Return a uniform number of fillers, then the digits: sorted, or wrong with the task's probability."""
         fillers = int(uniforms_U[0] * (self.max_fillers + 1))
         digits = example.answer
         if uniforms_U[1] < self.corruption_base + self.corruption_per_filler * fillers:
@@ -147,12 +147,12 @@ class FillerSorting(Sorting):
         return FILLER * fillers + digits
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """Score what follows the fillers as in sorting."""
+        """Score the digits after the fillers, as `Sorting` does."""
         return super().score(example, completion.lstrip(FILLER))
 
 
 def digits_of_split(split: str, length: int) -> tuple[str, ...]:
-    """Return strings of `length` random digits, none of them in both splits; fewer where fewer exist."""
+    """Return the split's strings of `length` random digits; the splits share none."""
     strings = random_digits(min(TRAINING_PROMPTS + EVALUATION_PROMPTS, 10**length), length)
     held_out = len(strings) * EVALUATION_PROMPTS // (TRAINING_PROMPTS + EVALUATION_PROMPTS)
     return strings[:held_out] if split == "evaluation" else strings[held_out:]
@@ -172,14 +172,14 @@ def random_digits(count: int, length: int) -> tuple[str, ...]:
 
 
 class CharCount:
-    """Random words, no prompt in both splits.
+    """Count a letter in a random word; the splits share no prompt.
 
-    After verl's recipe `char_count` (Apache-2.0): its prompt, its reward, and its supervised start with steps. Length
-    and count are uniform, as there. The steps are those of its README, without the sentence that its script adds.
+    Prompt, reward and supervised start with steps follow verl's recipe `char_count` (Apache-2.0). As there, word length
+    and count are uniform. The steps are those of the recipe's README, without the sentence that its script adds.
     """
 
     alphabet = string.ascii_lowercase + string.digits + "H -?=!\\{}\n"
-    unique_answer = False  # the count alone is judged, and the steps may be others
+    unique_answer = False  # only the count is judged, so the steps may differ
 
     def __init__(self, min_length: int, max_length: int, chat: bool) -> None:
         self.min_length, self.max_length = min_length, max_length
@@ -197,7 +197,7 @@ class CharCount:
         return "\n".join([*steps, f"{BOX}{{{example.answer}}}"])
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """Score `correct`: the last box holds the count; `format`: it holds a number."""
+        """Score `correct` if the last box holds the count, `format` if it holds a number."""
         _, box, rest = completion.rpartition(BOX)
         inside, closed, _ = rest.removeprefix("{").partition("}")
         count = inside if box and rest.startswith("{") and closed else ""

@@ -97,8 +97,8 @@ class Jsonl:
             raise RequestError(problems)
         from datasets import load_dataset
 
-        # As text, parsed here: the json loader would make dates of strings that look like dates. Streamed: the cache of
-        # `datasets` knows a file by its time, and would give the old content of one whose time was set back (rsync).
+        # Loaded as text and parsed here, because the json loader turns strings that look like dates into dates.
+        # Streamed, because the cache of `datasets` misses a change of content that keeps the file's time (rsync).
         path = str(Path(self.files[split]).expanduser())
         lines = load_dataset("text", data_files=path, split="train", streaming=True)
         rows = [json.loads(line["text"]) for line in lines]
@@ -109,10 +109,10 @@ class Jsonl:
         return examples[:items] if split == "evaluation" else examples
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """Return the answer as it stands in the file."""
+        """Return the answer as the file has it."""
         return example.answer
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """Score `correct`: the completion ends in the right answer; `format`: it holds an answer."""
+        """Score `correct` if the completion's final answer is right, `format` if it has one."""
         answer = final_answer(completion)
         return {"correct": float(answer == final_answer(example.answer)), "format": float(answer != "")}

@@ -1,7 +1,7 @@
 """Any dataset of reasoning-gym (Apache-2.0, about a hundred generators with verifiers), scored by its own scorer.
 
-The package is optional and imported only where this task is named. It draws from generators of its own, seeded by
-(`seed`, number of the question), so the questions depend on the settings alone.
+The package is optional and imported only if this task is used. It has its own random generators, seeded by (`seed`,
+number of the question), so the questions depend on the settings alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from grpolab.errors import RequestError, near_matches
 from grpolab.tasks.base import EVALUATION_PROMPTS, TRAINING_PROMPTS, Example
 
-VERSION = "0.1.25"  # the one whose scorers were read
-# Their scorers give the completion to eval() or sympy's parser, which runs it; codeio runs programs from its data.
+VERSION = "0.1.25"  # the version whose scorers we have read
+# Datasets whose scorers run the completion as code, by eval() or sympy's parser; codeio runs programs from its data.
 RUN_TEXT = {
     *("binary_matrix", "codeio", "countdown", "intermediate_integration", "n_queens"),
     *("polynomial_multiplication", "puzzle24", "simple_integration", "spiral_matrix", "string_insertion"),
@@ -32,9 +32,9 @@ INSTRUCTION = f"\nGive the final answer between {OPEN} and {CLOSE}."
 
 
 class ReasoningGym:
-    """Questions of one dataset, each once; a sixth of them is held out.
+    """The distinct questions of one dataset; a sixth of them is held out.
 
-    Raises RequestError where the package, the dataset or a key of its configuration is absent.
+    Raises RequestError if the package, the dataset or a key of its configuration does not exist.
     """
 
     unique_answer = False  # the scorer decides, and may accept several
@@ -52,17 +52,17 @@ class ReasoningGym:
         return "".join(sorted(characters))
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Return questions of the split with the dataset's own answers; the instruction stands behind them."""
+        """Return the split's questions, each followed by the instruction, with the dataset's own answers."""
         examples = self._examples()
         held_out = len(examples) * EVALUATION_PROMPTS // (TRAINING_PROMPTS + EVALUATION_PROMPTS)
         return examples[:held_out][:items] if split == "evaluation" else examples[held_out:]
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """Return the answer, in tags where the settings ask for them."""
+        """Return the answer, in tags if the settings ask for them."""
         return self._tagged(example.answer)
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """Score `correct`: full marks of the dataset's scorer; `partial`: its marks; `format`: there is an answer."""
+        """Score `partial` by the dataset's scorer, `correct` if that gives full marks, `format` for any answer."""
         answer, question = completion.strip(), example.prompt
         if self.answer_tags:
             before, _, _ = completion.rpartition(CLOSE)
@@ -70,7 +70,7 @@ class ReasoningGym:
             answer, question = inside.strip() if tag else "", question.removesuffix(INSTRUCTION)
         try:
             marks = float(self._dataset.score_answer(answer, self._entries[question]))
-        except Exception:  # scorers read text that nobody foresaw
+        except Exception:  # a scorer may fail on any text that it does not expect
             marks = 0.0
         partial = marks if 0 <= marks <= 1 else float(marks > 1)  # NaN is 0
         return {"correct": float(marks >= 1), "partial": partial, "format": float(answer != "")}

@@ -217,8 +217,8 @@ def draw_log_ratio_spread(study: StudyRuns) -> Drawing:
 
 def draw_response_ratio(study: StudyRuns) -> Drawing:
     """Mean sequence ratio (geometric mean over a response's tokens) of the responses with a positive and with a
-    negative advantage, over the optimiser steps of a rollout step after the first, in which every ratio is 1. Last row:
-    the mean ratio of all tokens, those without an advantage included.
+    negative advantage. In each rollout step the first update is left out, because every ratio is 1 there. Last row: the
+    mean ratio of all tokens, those without an advantage included.
     """
     rows = {
         "mean sequence ratio,\nA > 0": "ratio/sequence_mean_pos",

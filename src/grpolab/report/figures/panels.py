@@ -268,7 +268,8 @@ def set_log_axis(panel: Axes, which: Literal["x", "y"], form: Callable[[float], 
     panel.set(**{f"{which}scale": "log"})
     axis = panel.xaxis if which == "x" else panel.yaxis
     decades, inches = np.ptp(np.log10(axis.get_view_interval())), panel.bbox.width / mpl.rcParams["figure.dpi"]
-    axis.set_major_locator(LogLocator(subs=(1, 3) if decades < (inches if which == "x" else 4) else (1,)))
+    most_decades = inches if which == "x" else 4  # with room for 3s: along x, an inch for each decade
+    axis.set_major_locator(LogLocator(subs=(1, 3) if decades < most_decades else (1,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: (form or write_plainly)(value)))
     axis.set_minor_formatter(NullFormatter())
 

@@ -76,16 +76,16 @@ def _signs(seeds: int) -> NDArray:
 
 
 def sign_flip(values_S: ArrayLike) -> float:
-    """Return the exact two-sided p that values are symmetric about 0: the share of sign flips with as large a sum.
+    """Return the two-sided p-value of the sign-flip test that the values, (S,), are symmetric about 0.
 
-    Shape: (S,). All sums of one half of the seeds are added to all of the other half, so that 20 seeds take two tables
-    of 1,024. Above FLIPPED_SEEDS seeds 10,000 random flips are drawn, always the same ones.
+    It is exact up to FLIPPED_SEEDS values; above, it is estimated from 9,999 random flips with a fixed seed.
     """
     values = np.asarray(values_S, dtype=np.float64)
     least = abs(values.sum()) * (1 - 1e-12)
     if len(values) > FLIPPED_SEEDS:
         flips = np.random.default_rng(0).choice([-1.0, 1.0], (9999, len(values)))
         return float((1 + (np.abs(flips @ values) >= least).sum()) / 10_000)
+    # Every signed sum is one of the first half plus one of the second: two tables of 2^10 instead of one of 2^20.
     first, second = np.array_split(values, 2)
     sums = np.add.outer(_signs(len(first)) @ first, _signs(len(second)) @ second)
     return float((np.abs(sums) >= least).mean())

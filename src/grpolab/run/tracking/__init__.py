@@ -1,4 +1,4 @@
-"""Tracking as a command sees it: the URI of the MLflow store, and the one process that writes to it.
+"""Tracking, for commands: the URI of the MLflow store, and the one process that writes to it.
 
 The run folders are the truth and MLflow is their mirror: it may lag, be unreachable or be rebuilt. Training never waits
 for it. This module does not import mlflow, which takes seconds.
@@ -25,14 +25,14 @@ from grpolab.terminal import say
 
 Say = Callable[[str], object]
 SQLITE = "sqlite:///"
-# In memory, or with options behind a `?`, an SQLite store would be another file.
+# An SQLite store in memory, or with options after a `?`, would not be this file.
 WELL_FORMED = re.compile(
     r"sqlite:///[^?:]*[^?:/]|https?://[^/:]+(:[0-9]+)?(/.*)?|(postgresql|mysql|mssql)(\+\w+)?://.+"
 )
 OPTION = re.compile(r"(?:password|passwd|pwd|token|secret)\w*(?:=|%3D)[^&;%\s]+", re.IGNORECASE)  # of a URI
 ANSWER_SECONDS = 45.0  # how long a command waits for a server or a database, the import of mlflow included
-# Read by mlflow. No request is repeated, because a run whose answer was lost would be created twice; no connection is
-# kept to an SQLite file that may be replaced.
+# Read by mlflow. Requests are not repeated, because a run would be created twice if only the answer was lost.
+# Connections to an SQLite file are not kept, because the file may be replaced.
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
@@ -80,7 +80,7 @@ def password_problem(uri: str) -> str | None:
 
 
 def check_store(uri: str) -> None:
-    """Refuse a store that cannot work, without asking a server. Raises RequestError."""
+    """Raise RequestError for a store that cannot work, as far as that is known without asking a server."""
     file, problem = sqlite_file(uri), password_problem(uri)
     if problem is None and not WELL_FORMED.fullmatch(uri):
         problem = "is no MLflow store: use auto, sqlite:///FILE, http(s)://HOST:PORT or the URI of a database"
@@ -91,10 +91,10 @@ def check_store(uri: str) -> None:
 
 
 def check_answer(uri: str) -> None:
-    """Refuse a server or database that does not answer before a command starts. Raises RequestError."""
+    """Raise RequestError, before a command starts, if its server or database does not answer."""
     if sqlite_file(uri):
         return
-    # A process of its own asks, so that the wait ends and the command does not keep mlflow in memory.
+    # Another process asks, so that the wait can be ended and this one does not load mlflow.
     command, reason = [*PYTHON, "-m", __name__, json.dumps({"uri": uri})], None
     try:
         answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
@@ -111,7 +111,7 @@ def _refusal(uri: str, problem: str) -> RequestError:
 
 
 def _find_sqlite_problem(file: Path) -> str | None:
-    """Return why MLflow cannot keep its tables in this file, which stays as it is."""
+    """Return why MLflow cannot keep its tables in this file, or None; the file is not changed."""
     try:
         if file.exists():
             file.open("r+b").close()
@@ -128,8 +128,8 @@ def _find_sqlite_problem(file: Path) -> str | None:
 class MirrorProcess:
     """The process that writes to the store while a command runs, until `close`.
 
-    It has its own session, so Ctrl-C does not stop its last pass. It ends with its standard input, also when the
-    command is killed.
+    It has its own session, so Ctrl-C does not stop its last pass. It ends when its standard input is closed, which also
+    happens when the command is killed.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """`python -m grpolab.run.tracking JSON`: mirror run folders into MLflow, in a process of its own.
 
-JSON has the arguments of `follow`; with `uri` alone it asks if the store can be used. Exits with 0, or with 1 and one
-sentence on standard error.
+JSON holds the arguments of `follow`. With `uri` alone, it only checks that the store can be used. Exits with 0, or with
+1 and one sentence on standard error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def main() -> int:
 
 
 def follow(results: str, uri: str, studies: Sequence[str], rebuild: bool = False) -> str | None:
-    """Synchronise until standard input ends, and once more with the summary runs; return what that could not write."""
+    """Copy the studies' runs to the tracking store until the parent process closes standard input.
+
+    Then copy once more, with the summary runs; return the problem of that last pass, or None.
+    """
     from grpolab.run.tracking.mirror import StudyMirror
 
     mirror = StudyMirror(Results(Path(results).resolve()), uri, studies, rebuild)
@@ -50,8 +53,8 @@ def follow(results: str, uri: str, studies: Sequence[str], rebuild: bool = False
     while not _input_ended(pause):
         started = time.process_time()
         problem = mirror.attempt()
-        pause = min(max(POLL_SECONDS, (time.process_time() - started) / SHARE), MOST_SECONDS)
-        with suppress(BrokenPipeError):  # the command was killed; the last pass is made all the same
+        pause = min(max(POLL_SECONDS, (time.process_time() - started) / SHARE), MOST_SECONDS)  # takes SHARE of a core
+        with suppress(BrokenPipeError):  # the command was killed; the last pass is still made
             if problem and not before:
                 say(f"{problem}; it is tried again", flush=True)
             elif before and not problem:

@@ -1,4 +1,4 @@
-"""Each cell of a study as one run of MLflow, brought up to date from its folder in one pass after another."""
+"""Copy each cell (one run of a study) from its folder into a run of MLflow, again and again while it trains."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ARTIFACTS = ("settings.yaml", "provenance.json", JOURNAL, TIMING, "evaluation_it
 MIRRORED = {metric.name for metric in METRICS.values() if metric.mirrored}
 FRAMEWORKS = tuple(f"{framework}/" for framework in FRAMEWORK_METRICS)
 UPDATE = b'{"kind":"update"'  # how a line of the journal begins
-# Measured at the end of every rollout step, and sent with all points of that step: its last step says what MLflow has.
+# Recorded at the end of every rollout step and sent with all its points, so its last step in MLflow is the last copied.
 STEP_MARK = "system/rss_mib"
 NO_ASSESSMENT: Record = {"metrics": {}, "tags": {}}
 
@@ -59,7 +59,7 @@ NO_ASSESSMENT: Record = {"metrics": {}, "tags": {}}
 
 @dataclass(frozen=True)
 class CellRun:
-    """A cell's run as MLflow must show it, but for its course."""
+    """A cell's run as MLflow must show it, without the curves of its metrics (`Course`)."""
 
     name: str
     folder: Path
@@ -70,9 +70,9 @@ class CellRun:
 
 
 def read_cell(results: Results, plan: Record, cell: Record, assessment: dict[str, Record]) -> CellRun:
-    """Read how a cell's run stands. Raises Damaged.
+    """Read the present state of a cell's run. Raises Damaged.
 
-    Its tags are those of the vocabulary but the outcome, and one for each factor (`factor.task` if that is taken).
+    Its tags are those of the vocabulary except the outcome, and one for each factor (`factor.task` if `task` is taken).
     """
     folder, levels = results.run(cell["signature"]), cell["levels"]
     outcome = read_outcome(folder)
@@ -93,12 +93,12 @@ def run_name(cell: Record) -> str:
 
 
 def is_final(outcome: Record | None) -> bool:
-    """Return True if nothing more can come; a failed run may be tried again from its last checkpoint."""
+    """Return True if the run is over for good; a failed run may be tried again from its last checkpoint."""
     return outcome is not None and outcome["outcome"] != FAILED
 
 
 class Course(NamedTuple):
-    """The points of a run by the rollout step that they are complete with, and its times in milliseconds since 1970."""
+    """A run's metric points, grouped by the rollout step that completes them, and its times in Unix milliseconds."""
 
     points: dict[int, list[Metric]]
     start: int
@@ -133,9 +133,10 @@ def read_course(folder: Path, outcome: Record | None) -> Course:
 
 
 def _read_records(file: Path) -> list[Record]:
-    """Read a journal without a last line that is still being written.
+    """Read a journal, without a last line that is still being written.
 
-    Of updates in a row only the last is read: it is the most off-policy, and MLflow gets one point per rollout step.
+    Of consecutive updates only the last is kept: MLflow gets one point per rollout step, and this one is the most
+    off-policy.
     """
     content = file.read_bytes() if file.exists() else b""
     lines = content[: content.rfind(b"\n") + 1].splitlines()
@@ -145,13 +146,13 @@ def _read_records(file: Path) -> list[Record]:
 
 
 def read_assessment(results: Results, study: str) -> dict[str, Record]:
-    """Return what report and doctor wrote about each run of a study by its signature. Raises Damaged."""
+    """Return what report and doctor wrote about each run of a study, by the run's signature. Raises Damaged."""
     file = results.assessment(study)
     return check_shape(read_object(file) or {}, {EACH: {"metrics": {EACH: (int, float)}, "tags": {EACH: str}}}, file)
 
 
 def read_plans(results: Results, studies: Sequence[str]) -> list[Record]:
-    """Return the plans of studies and of the studies that they include, each once; one without a file is left out."""
+    """Return the plans of studies and of the studies that they include, each once, if they have a plan.json."""
     plans: dict[str, Record] = {}
     for study in studies:
         if study not in plans and (plan := read_plan(results.plan(study))):
@@ -170,7 +171,7 @@ class StudyMirror:
         self._results, self._uri, self._studies, self._rebuild = results, uri, studies, rebuild
 
     def attempt(self, last: bool = False) -> str | None:
-        """Make one pass, the `last` one with the summary runs; return one sentence about what stood in the way."""
+        """Make one pass, the `last` one with the summary runs; return a sentence if something could not be copied."""
         try:
             with exclusive(lock_path(self._results, self._uri)):
                 store = self._open()
@@ -183,7 +184,7 @@ class StudyMirror:
         return problems[0] if problems else None
 
     def _open(self) -> Store:
-        """Open the store at each pass: its file may have been replaced. Rebuild it if its artefacts lie elsewhere."""
+        """Open the store, anew at each pass because its file may have been replaced; rebuild it if it was moved."""
         store = Store(self._uri, self._results)
         place = store.find_misplaced()
         if not (place or self._rebuild):
@@ -211,7 +212,7 @@ def _mirror_study(results: Results, store: Store, plan: Record, last: bool) -> l
         runs[variant, signature] = run
         if variant not in variants:  # the arm was renamed since
             renamed[signature] = run
-        elif current.get((variant, seed), signature) != signature:  # the mean over seeds would count it
+        elif current.get((variant, seed), signature) != signature:  # outdated: a mean over seeds must not count it
             client.set_tag(run.info.run_id, "variant", f"{variant} (earlier settings)")
     for cell in plan["cells"]:
         if not is_begun(results.run(cell["signature"])):
@@ -227,7 +228,7 @@ def _mirror_study(results: Results, store: Store, plan: Record, last: bool) -> l
 
 
 def _summarise(client: MlflowClient, experiment_id: str, plan: Record, results: Results) -> None:
-    """Write the run that holds plan, report, figures and tables; without a variant, no mean counts it."""
+    """Write the run that holds plan, report, figures and tables; it has no variant, so no mean counts it."""
     output, start = results.output(plan["study"]), round(1000 * datetime.fromisoformat(plan["created"]).timestamp())
     tags = {"study": plan["study"], "mlflow.source.name": "grpolab report"}
     made = client.search_runs([experiment_id], f"attributes.run_name = '{SUMMARY}'")
@@ -242,7 +243,7 @@ def _summarise(client: MlflowClient, experiment_id: str, plan: Record, results: 
 
 
 def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run: Run | None) -> None:
-    """Make a cell's run in MLflow equal to its folder, and to what report and doctor said about it."""
+    """Make a cell's run in MLflow equal to its folder and to its assessment by report and doctor."""
     name, folder, outcome, status = cell_run.name, cell_run.folder, cell_run.outcome, cell_run.status
     ending = outcome["outcome"] if outcome else None
     tags = cell_run.tags | {"mlflow.runName": name, "mlflow.user": getpass.getuser(), NOTE: _describe(outcome)}

@@ -21,8 +21,8 @@ from grpolab.paths import Results
 from grpolab.run.database import connected, reason_of
 from grpolab.run.tracking import is_server, sqlite_file, sqlite_uri
 
-gc.freeze()  # the garbage collector would search mlflow's half a million objects again and again
-MOST_RUNS = 50_000  # that MLflow returns at once
+gc.freeze()  # the garbage collector need not scan mlflow's half a million objects at every pass
+MOST_RUNS = 50_000  # the most that MLflow returns in one answer
 # Raised by a store that is unreachable, locked, full, of another version or without its driver.
 UNUSABLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError)
 
@@ -84,7 +84,7 @@ class Store:
 
 
 def _create(file: Path) -> None:
-    """Create a store under another name first: killed in the middle, it leaves nothing that looks complete."""
+    """Create a store under another name, then rename it: a process killed in between leaves no half-made store."""
     part = file.with_name(f"{file.name}.part")
     # SQLite would take the log of a deleted database for that of the new one.
     for leftover in [*part.parent.glob(f"{part.name}*"), *(Path(f"{file}{end}") for end in ("-wal", "-shm"))]:

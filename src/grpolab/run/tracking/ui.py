@@ -21,10 +21,10 @@ from grpolab.terminal import say
 
 HOST = "127.0.0.1"
 PORTS_TRIED = 50
-# Without job execution and with one worker the server is 2 processes and 0.5 GB instead of 14 and 2.7 GB.
-# What it starts itself imports nothing from the working directory either.
+# Without job execution and with one worker the server has 2 processes and 0.5 GB instead of 14 and 2.7 GB.
+# PYTHONSAFEPATH: the processes that it starts import nothing from the working directory.
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONSAFEPATH": "1"}
-# Without the type of workflow MLflow 3.17 opens its pages for GenAI.
+# Without `workflowType` MLflow 3.17 opens its pages for GenAI.
 CHARTS = "runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=by_variant"
 
 
@@ -74,7 +74,7 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
 
 
 def free_port(port: int) -> int:
-    """Return the first port from `port` on that nobody listens to."""
+    """Return the first free port from `port` on."""
     for candidate in range(port, port + PORTS_TRIED):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -85,10 +85,10 @@ def free_port(port: int) -> int:
 
 @contextmanager
 def start_server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Start MLflow's server; it ends with the block. Raises RequestError if it has failed before."""
+    """Run MLflow's server during the block. Raises RequestError if the server fails before the block ends."""
     where = ["--backend-store-uri", uri, "--host", HOST, "--port", str(port), "--workers", "1"]
     command, environment = [*PYTHON, "-m", "mlflow", "ui", *where], {**os.environ, **ENVIRONMENT}
-    # In an empty folder, because uvicorn imports from where it is started; in a session of its own, to end as a group.
+    # In an empty folder, because uvicorn imports from there; in its own session, so that its processes end together.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True

@@ -110,7 +110,7 @@ class TunedStudy:
     def cells(self, arm: str, number: int, point: Point) -> list[Cell]:
         """Return the runs of a trial, one for each seed, in order.
 
-        Raises as `settings`, and where data or code has changed since the first trial: they could not be compared.
+        Raises RequestError as `settings` does, and if data or code has changed since the first trial.
         """
         settings, levels = self.settings(arm, point), {self.study.compare: arm, TRIAL: str(number)}
         names = str((settings.task, settings.reward, settings.model))
@@ -128,29 +128,30 @@ class TunedStudy:
         return {key: values.model_dump(exclude_none=True) for key, values in self.tuning.space_of(arm).items()}
 
     def common_values(self, arm: str) -> dict[str, Any]:
-        """Return the study's own values of the arm's tuned keys; None where it has none, or names a preset."""
+        """Return the study's own values of the arm's tuned keys; None if it sets none, or sets them by a preset."""
         values = {
             key: value for key, value in dotted(self.settings(arm, {}).model_dump()) if not isinstance(value, list)
         }
         return {key: values.get(key) for key in self.tuning.space_of(arm)}
 
     def identity(self, arm: str) -> dict[str, Any]:
-        """Return all that two tunings of an arm must share to be one: not the number of trials."""
+        """Return what must be unchanged for a tuning to continue: all that defines it except the number of trials."""
         tuning = self.tuning.model_dump(exclude={"trials", "arms", "space", "where"})
         return {**tuning, "space": self.space(arm), "settings": resolve_run(self.settings(arm, {})).signature}
 
 
 class ShuffledGrid(RandomSampler):
-    """The points of a grid in an order shuffled once. Optuna's own grid ends a loop that ask and tell do not have."""
+    """The points of a grid in a shuffled order. Optuna's GridSampler needs `study.optimize`, which is not used here."""
 
     def __init__(self, space: Space, seed: int) -> None:
         super().__init__(seed)
         points = list(itertools.product(*(values.choices or [] for values in space.values())))
+        # Shuffled by hash: the same order in every process and Python version.
         order = sorted(range(len(points)), key=lambda index: hashlib.sha256(f"{seed}/{index}".encode()).digest())
         self._points = [dict(zip(space, points[index], strict=True)) for index in order]
 
     def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, _: Any) -> Scalar:
-        """Return the key's value at the first point that is free and fits the values that the trial has already."""
+        """Return the key's value at the first untried point that agrees with the values that the trial has so far."""
         others = study.get_trials(deepcopy=False)
         taken = [other.params for other in others if other.number != trial.number and other.state != TrialState.FAIL]
         free = [point for point in self._points if point not in taken and trial.params.items() <= point.items()]
@@ -160,8 +161,8 @@ class ShuffledGrid(RandomSampler):
 def make_sampler(tuning: Tuning, space: Space, index: int, key: str, parallel: bool) -> BaseSampler:
     """Make the sampler of one key of one trial, seeded by both.
 
-    So a resumed tuning suggests what the straight one would have, and arms with one space begin with the same values.
-    `key` is empty where a sampler draws all keys together (CMA-ES).
+    So a resumed tuning suggests the same values as an uninterrupted one, and arms with equal spaces begin with the same
+    values. `key` is empty if the sampler draws all keys together (CMA-ES).
     """
     if tuning.sampler == "grid":
         return ShuffledGrid(space, tuning.sampler_seed)
@@ -176,7 +177,7 @@ def make_sampler(tuning: Tuning, space: Space, index: int, key: str, parallel: b
 def open_storage(uri: str, study: str) -> RDBStorage:
     """Open the database of a tuning's trials, or make it.
 
-    Raises RequestError for a URI that is none of ours, a database that does not answer, and one of another study.
+    Raises RequestError if the URI's kind is not supported, or the database does not answer or is another study's.
     """
     if problem := password_problem(uri):
         raise RequestError(f"--storage {uri} {problem}")
@@ -207,9 +208,9 @@ class ArmTrials:
     """The trials of an arm: one Optuna study."""
 
     def __init__(self, storage: RDBStorage, tuned: TunedStudy, arm: str, parallel: bool) -> None:
-        """Open the arm's trials, and queue again those that a killed command left, with the same values.
+        """Open the arm's trials, and queue those that a killed command left unfinished, with their values.
 
-        Raises RequestError where the storage has another tuning of that name.
+        Raises RequestError if the storage has another tuning of that name.
         """
         self.tuned, self.arm, self.tuning, self.space = tuned, arm, tuned.tuning, tuned.tuning.space_of(arm)
         self.name, self._parallel = f"{tuned.study.name}/{arm}", parallel
@@ -237,14 +238,14 @@ class ArmTrials:
         return self.study.get_trials(deepcopy=False, states=states or None)
 
     def begun(self) -> list[FrozenTrial]:
-        """Return the trials that count towards the budget, in order: a failed one is made up for by another."""
+        """Return the trials that count towards the budget, in order: all but failed ones, which others replace."""
         return self._trials(TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
 
     def ended(self) -> int:
         return len(self._trials(TrialState.COMPLETE, TrialState.PRUNED))
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return the trials of trials.json: ended or on their way, without those that a killed command left."""
+        """Return the trials for trials.json: ended and running ones, without those that a killed command left."""
         running: dict[str, Any] = {"state": RUNNING, "reason": None, "scores": {}, "signatures": {}}
         return [
             {"arm": self.arm, "number": trial.number, "values": self.point_of(trial)}
@@ -268,7 +269,7 @@ class ArmTrials:
         return trial
 
     def point_of(self, trial: FrozenTrial | optuna.Trial) -> dict[str, Scalar]:
-        """Return the values that a trial's runs take: numbers of a range have few digits."""
+        """Return the values that a trial's runs use: suggested numbers, rounded to a few digits."""
         point = {key: trial.params[key] for key in self.space if key in trial.params}
         for key in point:
             if self.space[key].choices is None:
@@ -277,16 +278,16 @@ class ArmTrials:
         return point
 
     def is_behind(self, value: float, step: int) -> bool:
-        """Return True if a trial is *now* below the median of the complete trials at the same step.
+        """Return True if a trial's current value is below the median of the complete trials at the same step.
 
-        Optuna's median pruner takes a trial's best value so far, and so never gives up a run that rises and collapses.
+        Optuna's median pruner compares a trial's best value so far, and so never prunes a run that rises and collapses.
         """
         others = [trial.intermediate_values for trial in self._trials(TrialState.COMPLETE)]
         values = [curve[step] for curve in others if step in curve]
         return len(values) >= self.tuning.pruner.startup_trials and value < statistics.median(values)
 
     def best(self) -> list[int]:
-        """Return the number of the best complete trial, in a list that is empty before there is one."""
+        """Return a list with the number of the best complete trial; empty if there is none yet."""
         sign = -1 if self.tuning.goal.direction == "maximize" else 1
         ended = self._trials(TrialState.COMPLETE)  # diverged ones among them
         complete = [trial for trial in ended if trial.user_attrs[RECORD]["state"] == COMPLETE]

@@ -61,7 +61,7 @@ def tune(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     quiet = warnings.catch_warnings(action="ignore", category=ExperimentalWarning)
     folder.mkdir(parents=True, exist_ok=True)
-    # The engine before the storage: a cluster may be refused.
+    # The engine first, so that nothing is written to the storage if the cluster cannot be used.
     with quiet, interruptible(), engine, _said_if_lost(uri), exclusive(folder / "lock"):
         opened = open_storage(uri, name)
         arms = [ArmTrials(opened, tuned, arm, parallel=engine.places > 1) for arm in tuned.arms]
@@ -96,7 +96,7 @@ def tune(
 
 @contextmanager
 def _said_if_lost(uri: str) -> Iterator[None]:
-    """Say in one sentence that the storage was lost on the way, and end the command with code 1."""
+    """If the storage fails meanwhile, say so in one sentence and end the command with code 1."""
     try:
         yield
     except (StorageInternalError, SQLAlchemyError) as error:
@@ -189,7 +189,7 @@ class TuningFiles:
 
 
 class TuningProgress(Progress):
-    """The progress of a sweep whose runs are those of trials; the tuner hears through it of each step."""
+    """The progress of a tuning's runs; it also tells the tuner of each step."""
 
     def __init__(self, tuner: Tuner, files: TuningFiles, results: Results) -> None:
         super().__init__([], Estimate(1), results)

@@ -1,8 +1,8 @@
-"""Trials that judge suggested values, and all trials of a tuning as a schedule of the engine.
+"""Trials, which score suggested values, and the schedule that gives their runs to the engine.
 
-A trial is the arm with its values, run with each tuning seed, one after the other; its score is their mean. It is a
-function of its run folders and of Optuna's storage: whether a run goes on, was done long ago, or was left half done,
-the same evaluations are judged in the same order.
+A trial runs the arm with its values for each tuning seed, one after the other; its score is the mean. It depends only
+on its run folders and on Optuna's storage: whether a run is in progress, was done long ago, or was left half done, the
+same evaluations are judged in the same order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Score = Callable[[Results, Cell], Mapping[str, float]]  # computes the stability
 
 
 class RunningTrial:
-    """A trial on its way. It reads run folders, whoever fills them."""
+    """A trial that has not ended. It reads its run folders, whichever process fills them."""
 
     def __init__(self, arm: ArmTrials, results: Results, compute_score: Score) -> None:
         """Ask Optuna for the arm's next values."""
@@ -53,7 +53,7 @@ class RunningTrial:
         return next(self._runs, None)
 
     def _judge_runs(self) -> Iterator[Cell]:
-        """Judge one run after the other, and yield the one that has to go on; end the trial."""
+        """Judge one run after the other, yield each that needs more training, and at last end the trial."""
         arm = self.arm
         try:
             self._cells = arm.tuned.cells(arm.arm, self._trial.number, arm.point_of(self._trial))
@@ -89,7 +89,7 @@ class RunningTrial:
         return self._end(COMPLETE)
 
     def _prunes_at(self, step: int, evaluations: list[float], index: int) -> bool:
-        """Report the mean of a run's last evaluations; end the trial if the pruner gives it up."""
+        """Report the mean of a run's last evaluations to Optuna; end the trial and return True if it is pruned."""
         pruner, settings = self.tuning.pruner, self._cells[index].settings
         value = statistics.fmean(evaluations[-pruner.window :])
         if pruner.name == "none" or step == 0:
@@ -126,7 +126,7 @@ class RunningTrial:
 class Tuner(Schedule):
     """Trials as a schedule: an idle worker gets the next run of a trial, or the first one of a new trial.
 
-    A new trial belongs to the arm that has the fewest; at most `places` are on their way at a time.
+    A new trial is for the arm that has the fewest; at most `places` trials run at a time.
     """
 
     def __init__(self, arms: Sequence[ArmTrials], results: Results, compute_score: Score, places: int) -> None:
@@ -146,7 +146,7 @@ class Tuner(Schedule):
 
     @property
     def waiting(self) -> int:
-        """Jobs that no worker has, those of trials to come among them."""
+        """Number of jobs that no worker has, those of future trials included."""
         return super().waiting + (0 if self._over else self._places)
 
     def open_trials(self) -> int:
@@ -175,12 +175,12 @@ class Tuner(Schedule):
         return lost
 
     def drop_waiting(self) -> int:
-        """Give up what no worker has, and begin nothing more."""
+        """Drop the jobs that no worker has, and begin no new trial."""
         self._over = True
         return super().drop_waiting()
 
     def look(self, signature: str) -> None:
-        """Judge a run that has gone a step further; leave it where no trial needs its rest."""
+        """Judge a run after a new step, and leave it if no trial needs the rest."""
         cells = [trial.advance() for trial in self._waiting_for.get(signature, [])]
         if cells and not any(cells):
             self._left.add(signature)
@@ -190,7 +190,7 @@ class Tuner(Schedule):
         """Begin a trial of the arm that has begun the fewest; return False if all places or the budget are used."""
         if self._over or self._running >= self._places:
             return False
-        # Failed trials are not among the begun ones; they count here, so that only a later command makes up for them.
+        # `begun` leaves failed trials out. They are added, so that only a later command makes up for them.
         begun = {arm.arm: len(arm.begun()) + self.failed[arm.arm] for arm in self._arms}
         arm = min(self._arms, key=lambda arm: begun[arm.arm])
         if begun[arm.arm] >= arm.tuning.trials:

@@ -75,7 +75,7 @@ class Pruner(Part):
 
 
 class Tuning(Part):
-    """The plan of `grpolab tune` for a study: every arm gets equally many trials of the same seeds."""
+    """The plan of `grpolab tune` for a study: every arm gets equally many trials, with the same seeds."""
 
     space: Space = Field(default={}, description="Keys that are tuned in every arm.")
     arms: dict[str, dict[str, TunedKey | None]] = Field(default={}, description="An arm's own; null: not in this arm.")
@@ -96,7 +96,7 @@ class Tuning(Part):
         return {key: values for key, values in space.items() if values is not None}
 
     def problems(self, factors: Mapping[str, Mapping[str, Any]], compare: str, seeds: Sequence[int]) -> Iterator[str]:
-        """Yield a sentence for all that does not fit the study, or itself."""
+        """Yield a sentence for each contradiction within the tuning, or between it and the study."""
         arms = factors.get(compare, {})
         yield from unknown("tuning.arms", self.arms, arms)
         for arm in arms:
@@ -134,7 +134,7 @@ class TunedArm(Part, extra="ignore"):
 
 
 class TunedValues(Part, extra="ignore"):
-    """The same of a file conf/tuned/STUDY.yaml."""
+    """The part of a file conf/tuned/STUDY.yaml that a study needs."""
 
     study: str
     seeds: list[int]
@@ -147,7 +147,7 @@ def tuned_file(study: str) -> Path:
 
 
 def read_tuned(study: str) -> TunedValues:
-    """Read the tuned values of a study. Raises RequestError where there is no such file, or it is not one of ours."""
+    """Read the tuned values of a study. Raises RequestError if the file does not exist, or `tune` did not write it."""
     path = tuned_file(study)
     if not path.is_file():
         have = sorted(file.stem for file in path.parent.glob("*.yaml"))
@@ -164,9 +164,9 @@ def read_tuned(study: str) -> TunedValues:
 
 
 def with_tuned_values(overrides: Sequence[str], arm: str) -> Overrides:
-    """Replace `tuned=STUDY` by the arm's values, which stand last: they are for all of its settings.
+    """Replace `tuned=STUDY` by the arm's values. They go to the end, because they were tuned with all other overrides.
 
-    Raises RequestError where a file is not there, or lacks the arm.
+    Raises RequestError if the file does not exist, or lacks the arm.
     """
     replaced = [text for text in overrides if not text.startswith(PREFIX)]
     for text in overrides:
@@ -191,7 +191,7 @@ def named_tunings(overrides: Sequence[str], factors: Mapping[str, Mapping[str, L
 
 
 def shared_seeds(tunings: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[str]:
-    """Return a sentence for each tuning that has chosen values by seeds which are now to judge them."""
+    """Return a sentence for each tuning that used some of `seeds`: values must not be judged by their tuning seeds."""
     return [
         f"seeds={', '.join(map(str, shared))} chose the values of {PREFIX}{tuning['study']}: judge them by other seeds,"
         " in the study's `seeds:` or --seeds"
