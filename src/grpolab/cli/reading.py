@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import time
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,6 +129,7 @@ def report(arguments: argparse.Namespace) -> None:
 def _report_of_others(arguments: argparse.Namespace) -> None:
     """Write the report of runs that other programs left in folders or in MLflow's database."""
     from grpolab.doctor import other_runs
+    from grpolab.look.page import application
 
     if arguments.brief:
         raise RequestError("--brief is of studies: --from writes a report")
@@ -144,7 +146,10 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
     else:
         runs, notes = other_runs.find_runs(arguments.source if arguments.source in LOGS else None, folders)
     output = arguments.out or results.root / "imported" / Path(folders[0]).resolve().stem
-    report = other_runs.write_report(results, runs, notes, arms, arguments.baseline, output)
+    report = other_runs.write_report(
+        *(results, runs, notes, arms, arguments.baseline, output),
+        lambda study, causes: application([study], [], datetime.now(UTC), causes),
+    )
     say(f"{report.with_suffix('.html')}\n{report}")
 
 
