@@ -67,7 +67,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from grpolab.run.tracking.store import Store
 
     folder = tmp_path_factory.mktemp("store")
-    Store(f"sqlite:///{folder}/mlflow.db", Results(folder)).settle()
+    Store(f"sqlite:///{folder}/mlflow.db", Results(folder))
     return folder / "mlflow.db"
 
 

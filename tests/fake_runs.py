@@ -6,7 +6,10 @@ import hashlib
 import json
 import random
 import sqlite3
+import subprocess
 import time
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +140,17 @@ def expected_points(folder: Path) -> dict[tuple[str, int], float]:
             if metric.mirrored and metric.kind == record["kind"] and isinstance(record.get(name), int | float):
                 points[name, record["rollout_step"]] = record[name]
     return points
+
+
+def wait_for_server(process: subprocess.Popen[Any], port: int) -> None:
+    """Wait until MLflow's server answers; fails where it ends before."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return
+        time.sleep(0.2)
+    raise AssertionError("no answer")
 
 
 def uri(results: Results) -> str:

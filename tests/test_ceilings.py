@@ -16,13 +16,13 @@ MODULES = {
 }
 
 # Lines that a module pulls in by its imports, those inside functions too, but not what it loads by name.
-PULLED_IN = {"run.train": 5960, "sweep.launch": 8360, "report.page": 6230, "doctor.page": 4530}
+PULLED_IN = {"run.train": 6000, "sweep.launch": 8400, "report.page": 6300, "doctor.page": 4600}
 LONGEST_FILE = 450
-ALL_SOURCE, ALL_TESTS, BENCHMARKS = 33_620, 24_400, 1_780
+ALL_SOURCE, ALL_TESTS, BENCHMARKS = 32_970, 24_310, 1_780
 # The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
 CORE_ROOMS = ("grpo/", "tasks/", "settings/", "run/", "sweep/")
 BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster")
-CORE = 10_880
+CORE = 10_610
 
 
 def lines(file: Path) -> int:

@@ -6,11 +6,11 @@ import subprocess
 import pytest
 
 from grpolab.cli import main
+from grpolab.cli.help import list_names
 from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, suggest_our_names
 from grpolab.paths import project_root
 from grpolab.sweep import engine
 from grpolab.sweep.compose import compose
-from grpolab.sweep.help import list_names
 from grpolab.sweep.plan import plans
 
 WRONG = [

@@ -279,27 +279,20 @@ def test_what_cannot_be_read_has_the_signature_of_no_run(mine: Path, monkeypatch
         monkeypatch.chdir(mine)
 
 
-def test_a_large_file_is_hashed_once_by_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "LARGE_BYTES", 10)
-    file, cache = tmp_path / "weights", tmp_path / "content"
+def test_a_file_is_hashed_once_by_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "weights"
     file.write_bytes(b"a" * 10)
-    first = file_sha256(file, cache)
-    assert not cache.exists(), "it has just been written, and may be again within one tick of the clock"
+    first = file_sha256(file)
+    assert str(file) not in content._hashed, "it has just been written, and may be again within one tick of the clock"
     monkeypatch.setattr(content, "SETTLED_SECONDS", -1.0)
-    assert file_sha256(file, cache) == first
-    (entry,) = cache.iterdir()
-    content._hashed.clear()  # as in another process
+    assert file_sha256(file) == first
     with monkeypatch.context() as patch:
         patch.setattr("hashlib.file_digest", None)
-        assert file_sha256(file, cache) == first
-    entry.write_text("half of an ent")
-    content._hashed.clear()
-    assert file_sha256(file, cache) == first
+        assert file_sha256(file) == first
     was = file.stat()
     file.write_bytes(b"b" * 10)
     os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))  # as a copying tool leaves it
-    content._hashed.clear()
-    assert file_sha256(file, cache) != first
+    assert file_sha256(file) != first
 
 
 def test_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,10 @@ SOURCE = ROOT / "src" / "grpolab"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 LEAVES = {
-    *("bounded", "content", "credentials", "errors", "framework_metrics", "framework_names", "identity", "meanings"),
+    *("bounded", "content", "credentials", "equalities", "errors", "framework_metrics", "framework_names", "identity"),
+    "meanings",
     *("paths", "quantities", "records", "registry", "run_files", "seeds", "settings", "study_names", "terminal"),
-    *("user_source", "vocabulary"),
+    "vocabulary",
 }
 ROOMS = {"grpo", "tasks", "frameworks", "readers", "run", "sweep", "report", "doctor", "lint", "look", "studies"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).

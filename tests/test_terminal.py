@@ -16,7 +16,7 @@ from rich.console import Console
 from grpolab.cli import main
 from grpolab.paths import Results, write_json_atomic, write_text_atomic
 from grpolab.sweep.jobs import RUN, Job
-from grpolab.sweep.progress import Estimate, LiveProgress, print_table
+from grpolab.sweep.progress import Estimate, Progress, print_table
 from grpolab.terminal import visible
 
 SOURCE = Path(__file__).parents[1] / "src" / "grpolab"
@@ -99,7 +99,7 @@ def test_names_are_no_markup(results: Results, capsys: pytest.CaptureFixture[str
 
 def test_the_live_table_shows_a_name_as_it_is(results: Results) -> None:
     one = job("a[red]/addition, seed 0\x1b[2J")
-    progress = LiveProgress([one], Estimate(1), results)
+    progress = Progress([one], Estimate(1), results, is_live=True)
     progress.started(one, 0)
     screen = io.StringIO()
     Console(file=screen, width=100).print(progress.draw())

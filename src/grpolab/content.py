@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -21,31 +22,34 @@ from typing import Any
 
 from grpolab import RESULTS_VERSION
 from grpolab.credentials import is_secret_name, reveals, variables_named
-from grpolab.identity import ABSENT, SIGNATURE_LENGTH, dotted, is_library, keys_with_content
-from grpolab.paths import open_file, read_json, write_json_atomic
-from grpolab.user_source import folders_added, nodes, variables_read
+from grpolab.identity import ABSENT, dotted, is_library, keys_with_content
+from grpolab.paths import open_file
 
 # A file that was changed shortly before it was read may change again within the same time stamp: its hash is not kept.
 SETTLED_SECONDS = 2.0
-LARGE_BYTES = 2**20  # smaller files are hashed faster than their kept hash is found
+VARIABLE = re.compile(  # that a source reads from the environment
+    rb"""(?:environ\[|environ\.\w+\(|getenv\()\s*["'](\w+)["']|["'](\w+)["'] in (?:os\.)?environ"""
+)
 
-_hashed: dict[str, dict[str, Any]] = {}  # the hashes that this process knows, by path
+MOST_LETTERS = 200  # of a text that may name a folder
+
+_hashed: dict[str, tuple[tuple[int, ...], str]] = {}  # path -> the file's state and hash, as this process knows them
 
 
-def content_of(settings: Mapping[str, Any], cache: Path | None = None) -> dict[str, Any]:
+def content_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the contents that resolved settings name, by key; empty for built-in tasks, rewards and models.
 
     A data file is its SHA-256; a dataset its name and the version of the package; a task or reward the name of its
     object and the SHA-256 of each source; a model the SHA-256 of each of its files; `task.options` the SHA-256 of the
-    files that it names. What cannot be read is {"absent": name}. Hashes of large files are kept in the folder `cache`.
+    files that it names. What cannot be read is {"absent": name}.
     """
     content: dict[str, Any] = {}
     for key, name in _named(settings):
         content[key] = {ABSENT: name}
         with suppress(OSError, ValueError, importlib.metadata.PackageNotFoundError):
-            content[key] = _hash_named(key, name, cache) or content[key]
+            content[key] = _hash_named(key, name) or content[key]
     options = (settings.get("task") or {}).get("options")
-    if options and (hashed := _hash_files_in(options, cache)) != options:
+    if options and (hashed := _hash_files_in(options)) != options:
         content["task.options"] = hashed
     return content
 
@@ -56,17 +60,17 @@ def _named(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(key, values[key]) for key in keys_with_content(settings)]
 
 
-def _hash_named(key: str, name: str, cache: Path | None) -> dict[str, Any]:
+def _hash_named(key: str, name: str) -> dict[str, Any]:
     """Hash what a setting names; empty if nothing is there. Raises OSError, ValueError or PackageNotFoundError."""
     if key == "model.path":
         hashes: dict[str, str] = {}
         for path in sorted(Path(name).rglob("*")):
             place = path.relative_to(name)
             if path.is_file() and not any(part.startswith(".") for part in place.parts):
-                hashes[place.as_posix()] = file_sha256(path, cache)
+                hashes[place.as_posix()] = file_sha256(path)
         return {"files": hashes} if hashes else {}
     if key.endswith("_file"):
-        return {"sha256": file_sha256(Path(name).expanduser(), cache)}
+        return {"sha256": file_sha256(Path(name).expanduser())}
     if key == "task.dataset":
         return {"dataset": name, "version": importlib.metadata.version("reasoning-gym")}
     folder, module, object_name = place_of(name)
@@ -74,15 +78,15 @@ def _hash_named(key: str, name: str, cache: Path | None) -> dict[str, Any]:
     return {"object": object_name, "sources": code} if code else {}
 
 
-def _hash_files_in(options: Any, cache: Path | None) -> Any:
+def _hash_files_in(options: Any) -> Any:
     """Return a task's options with the content of each file in place of its name."""
     if isinstance(options, dict):
-        return {key: _hash_files_in(value, cache) for key, value in options.items()}
+        return {key: _hash_files_in(value) for key, value in options.items()}
     if isinstance(options, list):
-        return [_hash_files_in(value, cache) for value in options]
+        return [_hash_files_in(value) for value in options]
     with suppress(OSError, ValueError):
         if isinstance(options, str) and (file := Path(options).expanduser()).is_file():
-            return {"sha256": file_sha256(file, cache)}
+            return {"sha256": file_sha256(file)}
     return options
 
 
@@ -96,7 +100,8 @@ def environment_read(settings: Mapping[str, Any]) -> dict[str, str | None]:
     for key, path in _named(settings):
         if key in ("task.path", "reward.function"):
             folder, module, _ = place_of(path)
-            names |= {name for source in source_files(module, folder).values() for name in variables_read(source)}
+            matches = (match for source in source_files(module, folder).values() for match in VARIABLE.finditer(source))
+            names |= {(match[1] or match[2]).decode() for match in matches}
     return {name: _fingerprint(name, os.environ.get(name)) for name in sorted(names)}
 
 
@@ -106,33 +111,24 @@ def _fingerprint(name: str, value: str | None) -> str | None:
     return "set" if is_secret_name(name) or reveals(name, value) else hashlib.sha256(value.encode()).hexdigest()[:8]
 
 
-def file_sha256(file: Path, cache: Path | None = None) -> str:
-    """Return the SHA-256 of a file's bytes. Raises OSError.
-
-    A hash is kept by path, size and times of change: in this process, and for large files in the folder `cache`.
-    """
+def file_sha256(file: Path) -> str:
+    """Return the SHA-256 of a file's bytes, which this process keeps by path, size and times. Raises OSError."""
     place, state = os.path.realpath(file), _state(file)  # realpath passes links that lead to themselves
-    kept = None
-    if cache and state["size"] >= LARGE_BYTES:
-        kept = cache / f"{hashlib.sha256(place.encode()).hexdigest()[:SIGNATURE_LENGTH]}.json"
-    known = _hashed.get(place) or (kept and read_json(kept))
-    if known and known["state"] == state:
-        return str(known["sha256"])
+    known_state, digest = _hashed.get(place, ((), ""))
+    if known_state == state:
+        return digest
     began = time.time()
     with open(file, "rb", opener=open_file) as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    if _state(file) == state and began - state["changed_ns"] / 1e9 > SETTLED_SECONDS:
-        _hashed[place] = known = {"path": place, "state": state, "sha256": digest}
-        if kept and kept.parent.parent.is_dir():  # no results folder is made for it
-            with suppress(OSError):
-                write_json_atomic(kept, known, durable=False)
+    changed_ns = state[-1]
+    if _state(file) == state and began - changed_ns / 1e9 > SETTLED_SECONDS:
+        _hashed[place] = state, digest
     return digest
 
 
-def _state(file: Path) -> dict[str, int]:
+def _state(file: Path) -> tuple[int, ...]:
     stat = file.stat()
-    times = {"modified_ns": stat.st_mtime_ns, "changed_ns": stat.st_ctime_ns}  # no copying tool sets the latter back
-    return {"size": stat.st_size, **times, "inode": stat.st_ino}
+    return stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns  # no copying tool sets the last one back
 
 
 def place_of(path: str) -> tuple[Path, str, str]:
@@ -186,7 +182,7 @@ def source_files(module: str, folder: Path) -> dict[str, bytes]:
             continue
         read[name] = source = file.read_bytes()
         waiting += _imported_names(source, name if folders else name.rpartition(".")[0])
-        if new := [place for place in folders_added(source, file) if place not in places]:
+        if new := [place for place in folders_on_path(source, file) if place not in places]:
             places += new
             seen -= set(missed)
             waiting += missed
@@ -218,11 +214,36 @@ def _locate(name: str, places: list[str]) -> tuple[Path | None, list[str]] | Non
     return file, folders
 
 
+def folders_on_path(source: bytes, file: Path) -> list[str]:
+    """Return the folders that a module may put on `sys.path`: those around its file, and those in them that it names.
+
+    Those that it does not add are no harm: only modules that are nowhere else are sought there, and `load_object`
+    refuses a module that Python takes from another place.
+    """
+    if b"sys.path" not in source and b"addsitedir" not in source:
+        return []
+    constants = (node.value for node in _nodes(source) if isinstance(node, ast.Constant))
+    texts = dict.fromkeys(text for text in constants if isinstance(text, str) and 0 < len(text) <= MOST_LETTERS)
+    around = [os.path.abspath(folder) for folder in (*file.parents[:3], Path())]
+    named = [os.path.join(folder, text.lstrip("/")) for folder in ("/", *around) for text in texts]
+    inner = [os.path.join(folder, text) for folder in named if os.path.isdir(folder) for text in texts]  # 'a' / 'b'
+    return [os.path.normpath(folder) for folder in [*named, *inner, *around] if os.path.isdir(folder)]
+
+
+@functools.lru_cache(maxsize=16)  # two functions read the same file in a row
+def _nodes(source: bytes) -> tuple[ast.AST, ...]:
+    """Return the nodes of a source's syntax, from the top down; none if it is no valid Python source."""
+    try:
+        return tuple(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+
+
 @functools.lru_cache(maxsize=1024)
 def _imported_names(source: bytes, package: str) -> list[str]:
     """Return the names in every import statement of a module of `package`; they may be modules."""
     names: list[str] = []
-    for node in nodes(source):
+    for node in _nodes(source):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -25,7 +25,6 @@ TAGS = {
     "outcome": "completed, diverged, stopped or failed",
     "lost": "no, or how: collapsed, diverged or stopped; by the thresholds of the study",
     "cause": "the first cause that the doctor finds in its journal (`grpolab diagnose RUN`), or `none known`",
-    "line": "the variant, by which charts are grouped: spaces behind it give arms different colours in MLflow's pages",
 }
 
 

@@ -90,7 +90,6 @@ class Results:
         self.is_ours = True  # False: nothing is written into it, not even a cache
         self.runs = root / "runs"  # one folder per run, named by signature
         self.warm_starts = root / "warm_starts"  # the same of warm starts
-        self.content = root / "content"  # hashes of large files, so that each is read once
         self.studies = root / "studies"  # one folder per study
         self.screens = root / "screens"  # answers of `report --brief`, kept until a file behind one changes
         self.reference = root / "reference"  # the committed compact data of the reference outcome

@@ -81,15 +81,16 @@ AGGREGATIONS = _places(
 KL_ESTIMATORS = _places("grpolab.grpo.kl", "k1", "k2", "k3", abs="absolute")
 
 # Advantage estimator: the baseline that rewards are compared with. Scale: what their difference is divided by.
-BASELINES = "grpolab.grpo.baselines"
-ADVANTAGES = {"none": f"{BASELINES}:no_baseline"} | _places(
-    BASELINES, *("group_mean", "batch_mean", "leave_one_out", "length_weighted", "second_best", "given")
-)
-SCALES = _places(
-    BASELINES,
-    **{"none": "unscaled", "group": "group_std", "group_population": "group_population_std", "batch": "batch_std"},
-    **{"leave_one_out": "leave_one_out_std", "group_mean": "group_mean_reward", "nonzero_share": "nonzero_share"},
-)
+BASELINES, MORE_BASELINES = "grpolab.grpo.baselines", "grpolab.frameworks.baselines"
+ADVANTAGES = {
+    **_places(BASELINES, "group_mean", "leave_one_out", none="no_baseline"),
+    **_places(MORE_BASELINES, "batch_mean", "length_weighted", "second_best", "given"),
+}
+SCALES = {
+    **_places(BASELINES, none="unscaled", group="group_std", batch="batch_std"),
+    **_places(MORE_BASELINES, "nonzero_share", group_population="group_population_std"),
+    **_places(MORE_BASELINES, leave_one_out="leave_one_out_std", group_mean="group_mean_reward"),
+}
 # Baselines that compare a completion with the others of its group: a group of one has none.
 GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
 
@@ -120,7 +121,7 @@ FRAMEWORKS = {
 
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
 LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
-DATA_PARALLEL = "grpolab.run.parallel:together"
+DATA_PARALLEL = "grpolab.run.parallel:start_processes"
 FOLLOW = "grpolab.run.train:follow"  # the work of its processes that are not the first
 # The content of files and code that settings name, and a user's own task or reward.
 CONTENT_OF = "grpolab.content:content_of"

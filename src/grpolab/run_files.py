@@ -27,7 +27,7 @@ TEXT, COUNT, NUMBER = (str, NONE), (int, NONE), (int, float, NONE)
 Shape: TypeAlias = "type | tuple[Shape, ...] | list[Shape] | Mapping[str, Shape]"
 EACH = "*"
 _OUTCOME: Shape = {
-    **{"outcome?": str, "final?": dict, "seconds?": NUMBER},
+    **{"outcome?": str, "final?": (NONE, {EACH: NUMBER}), "seconds?": NUMBER},
     **dict.fromkeys(("reason?", "error?", "policy_sha256?", "journal_sha256?"), TEXT),
     **dict.fromkeys(("rollout_steps?", "optimizer_steps?", "completions?"), COUNT),
 }
@@ -70,7 +70,7 @@ def read_warm_start(folder: Path) -> Record | None:
 def parse_object(content: bytes, where: str) -> Record:
     """Return the object in some JSON. Raises Damaged, which begins with `where`."""
     try:
-        record = json.loads(content.decode("utf-8-sig"))  # json itself would let half a surrogate pair pass
+        record = json.loads(content.decode("utf-8-sig"), parse_int=_parse_int)  # json lets half a surrogate pair pass
         if b"\\ud" in content or b"\\uD" in content:  # half a surrogate pair is text that nothing could write again
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -78,6 +78,13 @@ def parse_object(content: bytes, where: str) -> Record:
     if not isinstance(record, dict):
         raise Damaged(f"{where} holds no object")
     return record
+
+
+def _parse_int(digits: str) -> int:
+    """Return a whole number of at most 64 bits. Raises ValueError for a longer one, which no table holds."""
+    if -(2**63) <= (number := int(digits)) < 2**63:
+        return number
+    raise ValueError(f"the number {digits:.20}.. has more than 64 bits")
 
 
 def weights_sha256(file: Path) -> str | None:

@@ -269,7 +269,7 @@ def test_looks_events_and_tuning(engine, tmp_path):
         said("tune", "mine", *words, folder=tmp_path)
         trials = json.loads(Results(root).trials("mine").read_text())["trials"]
         looks = [{**event, "time": None} for event in events if event["event"] in ("look", "end")]
-        return looks, [{key: value for key, value in trial.items() if key != "timing"} for trial in trials]
+        return looks, trials
 
     looks, trials = all_of_it(tmp_path / "there", *engine)
     assert [event.get("seeds") for event in looks] == [5, 10, None]

@@ -33,7 +33,7 @@ from hypothesis.strategies import SearchStrategy
 
 from grpolab.cli import main as grpolab
 from grpolab.run.lease import HERE, Lease, end_of_session, is_taken
-from grpolab.sweep.housekeeping import weights_sha256
+from grpolab.studies.housekeeping import weights_sha256
 from grpolab.sweep.jobs import Request
 from grpolab.sweep.plan import plans
 from grpolab.terminal import visible

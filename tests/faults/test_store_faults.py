@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fake_runs import STUDY, FakeRun, assert_equal_to_journals, expected_points, study, tracked, uri
+from fake_runs import STUDY, FakeRun, assert_equal_to_journals, expected_points, study, tracked, uri, wait_for_server
 from fake_sweep import FAKE, wait_for
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
@@ -199,7 +199,7 @@ def test_it_is_said_once_and_not_at_every_poll(
     polls = iter([False] * 7 + [True])
     monkeypatch.setattr(StudyMirror, "attempt", lambda self, last=False: next(attempts))
     monkeypatch.setattr(__main__, "_input_ended", lambda seconds: next(polls))
-    assert __main__.follow(results.root, uri(results), [STUDY]) == "away"
+    assert __main__.follow(str(results.root), uri(results), [STUDY]) == "away"
     assert capsys.readouterr().out.splitlines() == [
         "locked; it is tried again",
         "the tracking store can be used again and is up to date",
@@ -263,7 +263,7 @@ def server(tmp_path: Path, empty_store: Path) -> Iterator[int]:
     quiet: dict = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
     process = subprocess.Popen(command, env={**os.environ, **ui.ENVIRONMENT}, cwd=tmp_path, **quiet)
     try:
-        assert ui._is_ready(process, port)
+        wait_for_server(process, port)
         yield port
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sqlite3
@@ -113,8 +114,9 @@ def test_kill_9_of_the_process_and_another_one_finishes_its_work(results: Result
     plan = study(results, seeds=1)
     for cell in plan["cells"]:
         FakeRun(results, cell).take(60).end()
-    command = [sys.executable, "-m", "grpolab.run.tracking", "--results", str(results.root), "--uri", uri(results)]
-    process = subprocess.Popen([*command, STUDY], stdin=subprocess.PIPE)
+    arguments = json.dumps({"results": str(results.root), "uri": uri(results), "studies": [STUDY]})
+    command = [sys.executable, "-m", "grpolab.run.tracking", arguments]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert process.stdin
     process.stdin.close()
     deadline = time.monotonic() + 200
@@ -188,7 +190,7 @@ def test_a_run_whose_process_died_is_killed_until_it_goes_on(results: Results) -
     assert_equal_to_journals(results)
 
 
-def test_a_failed_run_that_is_tried_again(results: Results) -> None:
+def test_a_failed_run_that_is_tried_again(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = study(results, seeds=1, arms=("low",))["cells"][0]
     run = FakeRun(results, cell).take(2)
     (run.folder / "outcome.json").write_text('{"outcome": "failed", "reason": "OSError: no space", "error": "..."}')
@@ -196,6 +198,9 @@ def test_a_failed_run_that_is_tried_again(results: Results) -> None:
     follower.attempt()
     failed = tracked(results)["low/addition, seed 0"]
     assert (failed.info.status, failed.data.tags["outcome"]) == ("FAILED", "failed")
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_artifact", lambda *_: pytest.fail("its files are copied at every pass"))
+        assert follower.attempt() is None
     (run.folder / "outcome.json").unlink()
     run.take(1)
     mirror(results, last=False)
@@ -212,5 +217,5 @@ def test_a_store_that_was_killed_while_it_was_made_is_made_again(tmp_path: Path)
     file = tmp_path / "mlflow.db"
     for suffix in (".part", ".part-journal"):
         Path(f"{file}{suffix}").write_bytes(b"half a migration")
-    assert Store(f"sqlite:///{file}", Results(tmp_path)).open_experiment("anything")
+    assert Store(f"sqlite:///{file}", Results(tmp_path)).open_experiment("anything", {})
     assert not list(tmp_path.glob("*.part*"))

@@ -68,7 +68,9 @@ def test_greedy_accuracy_is_that_of_greedy_decoding(addition: tuple[Policy, Task
 
 def test_prompts_that_begin_alike_are_computed_once_and_each_item_keeps_its_score() -> None:
     policy, task = taught({"name": "addition", "digits": 2})
-    packed, plain = (evaluator_of(replace(policy, reach=reach), task, 400, 128) for reach in (512.0, None))
+    packed, plain = (
+        evaluator_of(replace(policy, break_even=break_even), task, 400, 128) for break_even in (512.0, None)
+    )
     for texts, tree in packed._texts:
         assert tree is not None
         assert tree.tokens_RW.numel() < 0.8 * texts.tokens_BC[:, :-1].numel()

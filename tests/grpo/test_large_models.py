@@ -28,7 +28,7 @@ from grpolab.run.assembly import RunParts
 from grpolab.run.warm_start import make_supervised_optimizer, supervised_step
 
 CHUNK = 16  # places
-by_reach = pytest.mark.parametrize("reach", [None, math.inf], ids=["each completion", "prefix tree"])
+by_reach = pytest.mark.parametrize("break_even", [None, math.inf], ids=["each completion", "prefix tree"])
 
 
 class MostPlaces(TorchDispatchMode):
@@ -73,7 +73,7 @@ def off_policy(policy: Policy, batch: TrainingBatch, spread: float = 0.3) -> Tra
 @pytest.mark.parametrize("entropy", [False, True])
 @by_reach
 def test_log_probs_entropies_and_gradients_are_those_at_once(
-    monkeypatch: pytest.MonkeyPatch, reach: float | None, entropy: bool
+    monkeypatch: pytest.MonkeyPatch, break_even: float | None, entropy: bool
 ) -> None:
     parts, batch = sampled()
     policy = parts.state.policy
@@ -83,7 +83,7 @@ def test_log_probs_entropies_and_gradients_are_those_at_once(
     for chunked in (False, True):
         if chunked:
             in_chunks(monkeypatch, policy)
-        log_probs_BT, entropy_BT = token_log_probs(policy, batch.with_trees(len(batch), reach), entropy)
+        log_probs_BT, entropy_BT = token_log_probs(policy, batch.with_trees(len(batch), break_even), entropy)
         policy.model.zero_grad()
         ((log_probs_BT + entropy_BT if entropy else log_probs_BT) * weight_BT).sum().backward()
         results.append((log_probs_BT[batch.mask_BT], entropy_BT[batch.mask_BT], gradient_of(policy)))
@@ -95,13 +95,13 @@ def test_log_probs_entropies_and_gradients_are_those_at_once(
 
 @by_reach
 def test_a_backward_pass_never_holds_more_logits_than_a_chunk(
-    monkeypatch: pytest.MonkeyPatch, reach: float | None
+    monkeypatch: pytest.MonkeyPatch, break_even: float | None
 ) -> None:
     parts, batch = sampled()
     policy = parts.state.policy
     policy.model.resize_token_embeddings(2000)
     policy = replace(policy)  # its new head
-    batch = batch.with_trees(len(batch), reach)
+    batch = batch.with_trees(len(batch), break_even)
     hidden = policy.model.config.hidden_size  # the head's transposed weight is a (hidden, vocabulary) too
 
     def most_places() -> tuple[int, int]:
@@ -158,7 +158,7 @@ def test_logits_that_are_more_than_the_heads_product_are_the_models_own(monkeypa
     """Gemma 2 caps its logits: the head's product with its hidden states would be another distribution."""
     parts, batch = sampled()
     llama = parts.state.policy
-    policy = replace(llama, model=gemma(llama), bare_head=False, reach=None)
+    policy = replace(llama, model=gemma(llama), bare_head=False, break_even=None)
     with torch.no_grad():
         policy.model.lm_head.weight *= 50  # tied; far beyond the cap
     assert has_bare_head(llama)
@@ -170,11 +170,11 @@ def test_logits_that_are_more_than_the_heads_product_are_the_models_own(monkeypa
     assert (whole_BT[batch.mask_BT] >= -4 - math.log(policy.vocabulary)).all()
 
 
-def update_of(reach: float | None, **changes: Any) -> tuple[dict[str, float], Tensor]:
+def update_of(break_even: float | None, **changes: Any) -> tuple[dict[str, float], Tensor]:
     """Metrics and gradient of an update whose ratios are not 1, in micro-batches of 4; KL and evaluation behind."""
     parts, batch = sampled(**changes, micro_batch_size=4)
     policy, learner = parts.state.policy, parts.learner
-    policy.reach = reach
+    policy.break_even = break_even
     batch = off_policy(policy, batch)
     (minibatch,) = learner.minibatches(policy, batch, 0)
     update = learner.update(parts.state, minibatch, int(batch.mask_BT.sum()))
@@ -183,14 +183,14 @@ def update_of(reach: float | None, **changes: Any) -> tuple[dict[str, float], Te
 
 @by_reach
 @pytest.mark.parametrize("switch", ["gradient_checkpointing", "sort_by_length"])
-def test_a_switch_changes_an_update_by_no_more_than_rounding(switch: str, reach: float | None) -> None:
-    (off, off_gradient), (on, on_gradient) = update_of(reach), update_of(reach, **{switch: True})
+def test_a_switch_changes_an_update_by_no_more_than_rounding(switch: str, break_even: float | None) -> None:
+    (off, off_gradient), (on, on_gradient) = update_of(break_even), update_of(break_even, **{switch: True})
     assert on == pytest.approx(off, rel=1e-4, abs=1e-6, nan_ok=True)
     assert (on_gradient - off_gradient).norm() <= 1e-5 * off_gradient.norm()
 
 
 @by_reach
-def test_layers_that_are_computed_again_keep_less_and_drop_nothing_out(reach: float | None) -> None:
+def test_layers_that_are_computed_again_keep_less_and_drop_nothing_out(break_even: float | None) -> None:
     kept: dict[bool, int] = {}
     for switch in (False, True):
         parts, batch = sampled(gradient_checkpointing=switch)
@@ -202,7 +202,7 @@ def test_layers_that_are_computed_again_keep_less_and_drop_nothing_out(reach: fl
             sizes[value.data_ptr()] = value.numel()
             return value
 
-        batch = batch.with_trees(len(batch), reach)
+        batch = batch.with_trees(len(batch), break_even)
         with saved_tensors_hooks(keep, lambda value: value):
             first_BT, _ = token_log_probs(policy, batch)
         assert torch.equal(first_BT, token_log_probs(policy, batch)[0])

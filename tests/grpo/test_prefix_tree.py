@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Completions, Prompts, TrainingBatch
-from grpolab.grpo.loading import compile_updates, find_reach
+from grpolab.grpo.loading import compile_updates, find_break_even
 from grpolab.grpo.model import old_log_probs, token_log_probs
 from grpolab.grpo.step import LearnerState, make_optimizer
 from grpolab.paths import Results
@@ -75,8 +75,8 @@ def test_log_probs_entropies_and_gradients_are_those_of_each_completion_by_itsel
         policy.model.lm_head.weight *= 20
     weight_BT = torch.randn(batch.mask_BT.shape, generator=torch.Generator().manual_seed(seed)) * batch.mask_BT
     results: list[tuple[Tensor, Tensor, Tensor]] = []
-    for reach in (None, REACH):
-        log_probs_BT, entropy_BT = token_log_probs(policy, batch.with_trees(len(batch), reach), entropy)
+    for break_even in (None, REACH):
+        log_probs_BT, entropy_BT = token_log_probs(policy, batch.with_trees(len(batch), break_even), entropy)
         policy.model.zero_grad()
         ((log_probs_BT + entropy_BT if entropy else log_probs_BT) * weight_BT).sum().backward()
         results.append((log_probs_BT[batch.mask_BT], entropy_BT[batch.mask_BT], gradient_of(policy)))
@@ -112,13 +112,13 @@ def test_an_update_is_that_of_the_plain_forward_for_every_task_framework_and_mic
     batch = replace(batch, old_log_probs_BT=old_BT + noise_BT, old_entropy_BT=entropy_BT, advantages_B=advantages_B)
     before = {name: weight.detach().clone() for name, weight in policy.weights().items()}
 
-    def updated(reach: float | None, micro_batch_size: int) -> tuple[Tensor, float, Tensor]:
+    def updated(break_even: float | None, micro_batch_size: int) -> tuple[Tensor, float, Tensor]:
         """Log-probs, loss and gradient of an update."""
         policy.load_weights(before)
-        policy.reach = reach
+        policy.break_even = break_even
         learner = replace(parts.learner, settings=settings.model_copy(update={"micro_batch_size": micro_batch_size}))
         state = LearnerState(policy, make_optimizer(policy, settings))
-        update = learner.update(state, batch.with_trees(micro_batch_size, reach), int(batch.mask_BT.sum()))
+        update = learner.update(state, batch.with_trees(micro_batch_size, break_even), int(batch.mask_BT.sum()))
         return update.inputs.log_probs_BT[batch.mask_BT], update.loss, gradient_of(policy)
 
     for micro_batch_size in (32,) if SURROGATES[settings.kernel].whole_minibatch else (32, 16, 4):
@@ -150,8 +150,8 @@ def test_a_model_that_reads_no_tree_is_told_apart_by_its_own_log_probs(config: P
         model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config).eval()
         for weight in model.parameters():
             torch.nn.init.normal_(weight, std=0.3)
-    policy = replace(tiny_policy(), model=model, reach=None)
-    assert (find_reach(policy) is not None) == reads
+    policy = replace(tiny_policy(), model=model, break_even=None)
+    assert (find_break_even(policy) is not None) == reads
 
 
 @pytest.mark.slow
@@ -176,4 +176,4 @@ def test_compiled_updates_are_the_eager_ones_but_for_rounding_and_their_ratio_is
 
 def test_a_model_that_reads_no_tree_cannot_be_compiled() -> None:
     with pytest.raises(RequestError, match="compile=true: a model of kind llama reads no prefix trees"):
-        compile_updates(replace(tiny_policy(), reach=None))
+        compile_updates(replace(tiny_policy(), break_even=None))

@@ -19,7 +19,7 @@ from grpolab import seeds
 from grpolab.grpo import decoding, model
 from grpolab.grpo.batch import Completions, Prompts, TrainingBatch, prompt_tensors
 from grpolab.grpo.decoding import inverse_cdf, prompt_rows, sample, sampling_noise
-from grpolab.grpo.loading import find_reach
+from grpolab.grpo.loading import find_break_even
 from grpolab.grpo.model import Policy, prefix_places, token_log_probs
 
 LENGTH, GROUP = 6, 12
@@ -72,19 +72,19 @@ def alone(policy: Policy, prompt: str, tokens: list[int]) -> Tensor:
     return log_probs_TV.gather(1, torch.tensor(tokens)[:, None]).squeeze(1)
 
 
-@pytest.mark.parametrize("reach", [None, 1e9], ids=["each completion", "prefix tree"])
+@pytest.mark.parametrize("break_even", [None, 1e9], ids=["each completion", "prefix tree"])
 @pytest.mark.parametrize("make", [scaled_policy, absolute_policy], ids=["llama", "gpt2"])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @even_and_ragged
 def test_sampler_trainer_and_a_plain_forward_agree(
-    texts: list[str], temperature: float, make: Callable[[float, float], Policy], reach: float | None
+    texts: list[str], temperature: float, make: Callable[[float, float], Policy], break_even: float | None
 ) -> None:
     policy = make(20.0, temperature)
     prompts, found = prompts_of(policy, texts), sampled(policy, texts)
     assert (prompts.mask_PL is None) == (texts is EVEN)
     batch = TrainingBatch.of(prompts, prompt_rows(prompts, GROUP), found)
-    batch = batch.with_trees(len(batch), reach)
-    assert (batch.tree is None) == (reach is None)
+    batch = batch.with_trees(len(batch), break_even)
+    assert (batch.tree is None) == (break_even is None)
     trained_BT, entropy_BT = token_log_probs(policy, batch)
     places, place_BT = prefix_places(policy, batch)
     log_probs_BTV = places.log_probs_NV[place_BT]
@@ -162,7 +162,7 @@ def test_a_gpu_is_asked_every_few_tokens_and_the_completions_are_the_same(
 ) -> None:
     """Each completion then has a row of its own, and the last to end decides how wide they are."""
     policy = scaled_policy()
-    policy = replace(policy, reach=find_reach(policy))
+    policy = replace(policy, break_even=find_break_even(policy))
     expected = sampled(policy, texts, length, seed=3)
     assert not expected.mask_BT.all()
     monkeypatch.setattr(Policy, "on_gpu", True)

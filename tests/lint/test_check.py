@@ -10,11 +10,11 @@ import pytest
 
 from grpolab.cli import main
 from grpolab.cli.checking import warn
+from grpolab.equalities import AT_EQUAL_LENGTHS, describe
 from grpolab.errors import RequestError
 from grpolab.lint.config_rules import FILE_RULES, TRL_RULES
 from grpolab.lint.rules import RUN_RULES
 from grpolab.lint.study_rules import STUDY_RULES, check_plans
-from grpolab.settings.equalities import AT_EQUAL_LENGTHS, describe
 from grpolab.studies import sweep
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import plans

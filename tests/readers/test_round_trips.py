@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from grpolab.equalities import differences, point_of, rewrite
 from grpolab.errors import RequestError
 from grpolab.readers.exchange import EXCHANGED, GUARDS, convert, export, read
-from grpolab.settings.equalities import differences, point_of, rewrite
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 

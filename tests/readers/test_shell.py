@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grpolab.readers.shell import Command, find_training_command
+from grpolab.readers.given import Open
+from grpolab.readers.shell import find_training_command
 
 TRAIN = "python3 -m trainer"
 
@@ -49,35 +50,31 @@ EXACT = {
     """,
     "a comment ends it": "TRAIN a=1 \\\n    # b=2 \\\n\nc=3\n",
     "here-documents": "cat >/dev/null <<EOF\nTRAIN wrong='\nEOF\ncat >/dev/null <<-'E' ; x=1\nif (\n\tE\nTRAIN $x\n",
+    "eval": "command=\"TRAIN a=1 b=2\"\neval $command\n",
+    "a launcher in an array": r"""
+        A=(x=1)
+        A+=(
+            y=2
+        )
+        L=(env A=1 python3)
+        "${L[@]}" -m trainer ${A[*]}
+    """,
+}  # fmt: skip
+PARTLY = {
     "if": r"""
-        d=gpu
+        d=gpu n=1
         if [ "$d" = npu ]; then n=16; elif [[ $d == g* && -n "$d" ]]; then n=8; else n=1; fi
         TRAIN $n
     """,
     "chains": r"""
+        b=3
         [ -z "$UNSET" ] && a=1 || a=2
-        [[ 3 -lt 2 ]] || b=3
+        [[ 3 -lt 2 ]] || b=4
         ! false && c=4
         TRAIN $a $b $c
     """,
-    "case": "m=7b\ncase \"$m\" in\n (1b|3b) n=1 ;;\n 7*) n=7;;\n *) n=0\nesac\nTRAIN $n\n",
-    "eval": "command=\"TRAIN a=1 b=2\"\neval $command\n",
-    "a launcher in an array": r"""
-        A=(x=1)
-        if [ 1 -eq 1 ]; then A+=(
-            y=2
-        ); fi
-        L=(env A=1 python3)
-        "${L[@]}" -m trainer ${A[*]}
-    """,
-    "a probe for special hardware": r"""
-        D=${D:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)}
-        n=8
-        case $D in npu) n=16 ;; gpu) ;; *) exit 1 ;; esac
-        TRAIN n=$n
-    """,
-}  # fmt: skip
-PARTLY = {
+    "case": "m=7b n=0\ncase \"$m\" in\n (1b|3b) n=1 ;;\n 7*) n=7;;\n *) n=0\nesac\nTRAIN $n\n",
+    "a branch in a branch": "n=1\nif true; then if false; then n=2; else n=1; fi; n=3; fi\nTRAIN $n",
     "more arithmetic": "n=3 m=n+1\nTRAIN $((2 ** 3 ** 2)) $((m * 2)) $((n > 2 && n != 1)) $(($n << 2)) $((-7 / 2))",
     "parts of arrays": "A=(a b c)\nTRAIN x=${#A[@]} \"${A[@]:1:2}\" ${A[1]} ${A[-1]}",
     "by name": "declare -A M=([small]=1 [large]=2)\nk=large\nM[tiny]=0\nTRAIN a=${M[$k]} b=${M[tiny]}",
@@ -100,7 +97,7 @@ PARTLY = {
 }  # fmt: skip
 
 
-def read(script: str) -> Command:
+def read(script: str) -> tuple[list[str], list[str]]:
     command = find_training_command(script.replace("TRAIN", TRAIN), lambda words: "trainer" in words)
     assert command is not None
     return command
@@ -120,35 +117,38 @@ def test_a_word_is_that_of_bash_or_open(name: str, tmp_path: Path) -> None:
     subprocess.run(
         ["bash", "-c", script.replace("TRAIN", TRAIN)], env=environment, cwd=tmp_path, check=False, timeout=20
     )
-    given, command = out.read_text().split("\0"), read(script)
-    start = command.words.index("-m")
-    known = [word for at, word in enumerate(command.words) if at >= start and at not in command.open]
+    given, (words, notes) = out.read_text().split("\0"), read(script)
+    known = [word for word in words[words.index("-m") :] if not isinstance(word, Open)]
     assert set(known) <= set(given)
     if name in EXACT:
-        assert (known, command.notes) == (given, [])
+        assert (known, notes) == (given, [])
 
 
-def test_what_only_a_run_can_tell_stays_as_it_is_written() -> None:
-    command = read('n=$(nvidia-smi | wc -l)\nTRAIN lr=1e-6 n=$n "path=$HOME/$MODEL" m=$((N * 2)) "$@"')
-    assert command.words[3:] == ("lr=1e-6", "n=$(nvidia-smi | wc -l)", "path=$HOME/$MODEL", "m=$((N * 2))", "$@")
-    assert command.open == {4: "$(nvidia-smi | wc -l)", 5: "$HOME, $MODEL", 6: "$((N * 2))", 7: "$@"}
+OPEN = [
+    ("n=$(nvidia-smi | wc -l)\nTRAIN lr=1e-6 n=$n", ["lr=1e-6"], ["n=$(nvidia-smi | wc -l)"]),
+    ('TRAIN "path=$HOME/$MODEL" m=$((N * 2)) "$@"', [], ["path=$HOME/$MODEL", "m=$((N * 2))", "$@"]),
+    ("n=8 A=(a)\nif x; then A+=(b) m=1; else n=4; fi\nTRAIN n=$n ${A[@]}", ["a"], ["n=8 or 4", "nothing or b"]),
+    ("C='TRAIN a=1'\nif x; then C=\"$C b=2\"; fi\n$C", ["a=1"], ["nothing or b=2"]),
+    ("for n in 1 2; do\n m=$n k=3\n TRAIN n=$n k=$k\ndone", ["k=3"], ["n=1 or 2"]),
+    ("n=8\nwhile [[ $# -gt 0 ]]; do case $1 in --n) n=$2; shift 2;; esac; done\nTRAIN n=$n", ["n=8"], []),
+    ('if [ -z "$1" ]; then exit 1; fi\n[ -z "$2" ] && exit 1\nTRAIN n=${1:-8}\nexit\nTRAIN x', ["n=8"], []),
+    ("f() { TRAIN n=${1:-8} $x; }\nf 4", [], ["n=${1:-8}", "$x"]),
+    ("n=4\nf() { m=2; TRAIN n=$n m=$m; }\nn=8\nf", ["m=2"], ["n=$n"]),
+]
 
 
-def test_branches_that_differ_leave_a_value_open_and_those_that_agree_do_not() -> None:
-    command = read("n=8 m=1 A=(a)\nif nvidia-smi; then m=1 A+=(b); else n=4 m=1; fi\nTRAIN n=$n m=$m ${A[@]}")
-    assert command.words[3:] == ("n=8 or 4", "m=1", "a", "b or nothing")
-    assert [*command.open] == [3, 6]
-    assert read("m=1\nif nvidia-smi; then m=2; elif x; then m=2; else m=2; fi\nTRAIN $m").words[3:] == ("2",)
-
-
-def test_a_branch_that_exits_is_not_the_one_that_trains() -> None:
-    guards = 'if [ -z "$1" ]; then echo usage; exit 1; fi\n[ -z "$2" ] && exit 1\nn=8'
-    assert read(f"{guards}\nTRAIN n=$n\nexit 0\nTRAIN x").words[3:] == ("n=8",)
+@pytest.mark.parametrize(("script", "known", "left_open"), OPEN)
+def test_what_the_script_alone_does_not_say_is_open(script: str, known: list[str], left_open: list[str]) -> None:
+    words, notes = read(script)
+    behind = words[words.index("trainer") + 1 :]
+    assert [word for word in behind if not isinstance(word, Open)] == known
+    assert [word for word in behind if isinstance(word, Open)] == left_open
+    assert notes == []
 
 
 def test_what_is_not_read_is_said() -> None:
-    assert read("TRAIN a=1\nTRAIN a=2").notes == ["the script starts 2 trainings, the first is read"]
-    (note,) = read("n=1\nTRAIN n=$n\necho 'never closed\n").notes
+    assert read("TRAIN a=1\nTRAIN a=2")[1] == ["the script starts 2 trainings, the first is read"]
+    (note,) = read("n=1\nTRAIN n=$n\necho 'never closed\n")[1]
     assert "not all of the script is read" in note
     printed = f'echo "{TRAIN}" trainer\ncat <<EOF\n{TRAIN}\nEOF'
     assert find_training_command(printed, lambda words: "trainer" in words) is None

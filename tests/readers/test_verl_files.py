@@ -189,9 +189,9 @@ def test_a_version_that_is_told_counts(tmp_path: Path, capsys: pytest.CaptureFix
         ("a.sh", f"{COMMAND} data.train_batch_size=0", "data.train_batch_size=0 asks for its fully asynchronous"),
         ("a.sh", f"{COMMAND} {ACTOR}ppo_mini_batch_size=256", "to read it as one, write 128"),
         ("a.sh", f"{COMMAND} {ACTOR}ppo_mini_batch_size=100", "must divide data.train_batch_size=128"),
-        ("a.sh", "python3 -m verl.trainer.main config=c.yaml worker.actor.optim.lr=1e-6", "is a config of EasyR1"),
-        ("a.sh", "pip install verl\npython3 merge.py --step 1", "no training of verl: it starts `python3 merge.py"),
-        ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "it is a config of accelerate"),
+        ("a.sh", "python3 -m verl.trainer.main config=c.yaml worker.actor.optim.lr=1e-6", "it is a config of EasyR1"),
+        ("a.sh", "pip install verl\npython3 merge.py --step 1", "is a script that starts no training of verl"),
+        ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "it is what accelerate starts processes by"),
         ("a.py", "x = 1", "is Python: verl's config is YAML"),
     ],
 )

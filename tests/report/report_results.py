@@ -134,7 +134,7 @@ def write_run(
     record = {
         **{"outcome": outcome, "reason": None, "rollout_steps": last_step, "optimizer_steps": 2 * last_step},
         **{"completions": 128 * last_step, "seconds": 6.0, "error": None},
-        "final": next(r for r in reversed(records) if r["kind"] == "evaluation"),
+        "final": next({**r, "kind": None} for r in reversed(records) if r["kind"] == "evaluation"),
         "journal_sha256": hashlib.sha256(journal.encode()).hexdigest(),
         "policy_sha256": hashlib.sha256(cell["variant"].encode()).hexdigest(),
     }

@@ -22,6 +22,7 @@ from grpolab.report.export import export_reference
 from grpolab.report.figures import draw
 from grpolab.report.load import load
 from grpolab.report.screen import screen
+from grpolab.run_files import read_outcome
 from grpolab.vocabulary import DAMAGED
 
 FACTORS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
@@ -116,6 +117,7 @@ DAMAGE = {
     "another object": lambda data: b'{"a": 1}\n',
     "a list": lambda data: b"[]",
     "deep": lambda data: b"[" * 100_000,
+    "a number of more than 64 bits": lambda data: data.replace(b"{", b'{"n": 1' + b"0" * 30 + b", ", 1),
     "words for numbers": lambda data: re.sub(rb'("[a-z_/]+": )-?[\d.e-]+', rb'\1"many"', data),
 }
 FILES = ("outcome.json", "provenance.json", "journal.jsonl", "timing.jsonl")
@@ -142,7 +144,13 @@ def test_one_damaged_file_is_one_sentence_and_the_other_runs_go_on(
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["half a line", "empty", "NUL", "no UTF-8", "another object", "a list", "deep"])
+def test_a_final_number_that_is_a_word_is_damage(results: Results) -> None:
+    change(first(results) / "outcome.json", final={"eval/accuracy_greedy": "word"})
+    with pytest.raises(Damaged, match=r"its final\.eval/accuracy_greedy is 'word'"):
+        read_outcome(first(results))
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_plan_is_one_sentence(results: Results, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     file = results.plan("clip_range")
     file.write_bytes(DAMAGE[kind](file.read_bytes()))

@@ -106,19 +106,19 @@ def test_a_changed_hypothesis_is_not_the_one_that_was_registered(
 ) -> None:
     write_down(said)
     study, commit_of = study_of(plan), commit(repository)
-    settings = {variant.name: variant.settings for variant in plan.variants}
+    variants = {cell.variant: cell.signature for cell in plan.variants}
     first, *others = study.hypotheses
     for changes in ({"margin": 0.5}, {"says": first.says + " Much."}, {"direction": "equal"}):
         changed = study.model_copy(update={"hypotheses": [first.model_copy(update=changes), *others]})
-        texts = hypothesis_texts(changed, settings)
+        texts = hypothesis_texts(changed, variants)
         assert labelled(texts, [commit_of]) == (EXPLORATORY, "not registered as it is")
         assert find_registrations("clip_range", texts).keys() == {claim.id for claim in others}, "the others still are"
     for rules in ({"overrides": ["epsilon=0.1"]}, {"baseline": "no_clip"}, {"primary_metric": "reward/mean"}):
-        assert find_registrations("clip_range", hypothesis_texts(study.model_copy(update=rules), settings)) == {}
+        assert find_registrations("clip_range", hypothesis_texts(study.model_copy(update=rules), variants)) == {}
     assert find_registrations("clip_range", hypothesis_texts(study, {})) == {}, "other variants"
     assert find_registrations("ratio_level", said) == {}, "another study"
     added = Hypothesis(**{**first.model_dump(), "id": "H_late"})
-    late = hypothesis_texts(study.model_copy(update={"hypotheses": [*study.hypotheses, added]}), settings)
+    late = hypothesis_texts(study.model_copy(update={"hypotheses": [*study.hypotheses, added]}), variants)
     assert find_registrations("clip_range", late).keys() == said.keys(), "added after its runs"
 
 
@@ -126,11 +126,11 @@ def test_what_the_page_says_is_no_part_of_a_registration(plan: Plan, said: dict[
     """A sentence that says more than its test is mended on the page: hash, runs and label stay."""
     write_down(said)
     study, commit_of = study_of(plan), commit(repository)
-    settings = {variant.name: variant.settings for variant in plan.variants}
+    variants = {cell.variant: cell.signature for cell in plan.variants}
     mended = [claim.model_copy(update={"tested": "It is lower.", "also": "other.H"}) for claim in study.hypotheses]
     changed = study.model_copy(update={"hypotheses": mended})
-    assert hypothesis_texts(changed, settings) == said
-    assert labelled(hypothesis_texts(changed, settings), [commit_of]) == (CONFIRMATORY, "")
+    assert hypothesis_texts(changed, variants) == said
+    assert labelled(hypothesis_texts(changed, variants), [commit_of]) == (CONFIRMATORY, "")
     planned = expand(changed, Composer(), seeds=FRESH[:1])
     assert planned.registered.keys() == said.keys()
     assert [cell.signature for cell in planned.cells] == [cell.signature for cell in plan.cells]

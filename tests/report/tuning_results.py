@@ -16,7 +16,6 @@ RANGE = {"low": 0.1, "high": 0.5, "log": False}
 SECOND = {"token": "epsilon", "gspo": "epsilon", "cispo": "epsilon_high"}  # each arm's other key
 SEEDS = (1000, 1001)
 BEST_RATES = {"token": 3e-4, "gspo": 1e-3, "cispo": 3e-3}
-STEPS = 40
 
 
 def write_trials(root: Path, study: str = "ratio", trials: int = 12, **changes: Any) -> Results:
@@ -28,13 +27,12 @@ def write_trials(root: Path, study: str = "ratio", trials: int = 12, **changes: 
     results = Results.open(root)
     made = [_trial(arm, number, trials) for arm in BEST_RATES for number in range(trials)]
     document = {
-        **{"format": 1, "study": study, "results_version": 2, "commit": "c0ffee", "done": True},
+        **{"format": 1, "study": study, "results_version": 2, "commit": "c0ffee"},
         "arms": {arm: _space(other) for arm, other in SECOND.items()},
         **{"levels": {"task": "addition"}, "sampler": {"name": "tpe", "seed": 0}},
         "pruner": {"name": "median", "metric": "eval/accuracy_expected", "window": 3, "after": 16},
         "objectives": [{"metric": "final_score", "direction": "maximize"}],
-        **{"trials_per_arm": trials, "seeds": list(SEEDS), "evaluation_seeds": [0, 1, 2], "rollout_steps": STEPS},
-        "optimizer_steps": {key: sum(trial["optimizer_steps"][of] for trial in made) for key, of in _TOTALS.items()},
+        **{"trials_per_arm": trials, "seeds": list(SEEDS)},
         "best": {arm: _best(arm, made) for arm in BEST_RATES},
         "trials": made,
     }
@@ -44,9 +42,6 @@ def write_trials(root: Path, study: str = "ratio", trials: int = 12, **changes: 
 
 def _space(other: str) -> dict[str, Any]:
     return {"space": {"learning_rate": RATE, other: RANGE}, "common": {"learning_rate": 3e-4, other: 0.2}}
-
-
-_TOTALS = {"full": "full", "run": "decided"}
 
 
 def _best(arm: str, made: list[dict[str, Any]]) -> list[int]:
@@ -61,17 +56,14 @@ def _trial(arm: str, number: int, trials: int) -> dict[str, Any]:
     score = 0.7 - math.log10(rate / BEST_RATES[arm]) ** 2 / 4
     state = "diverged" if number == trials - 1 else "pruned" if number % 3 == 2 else "complete"
     begun = SEEDS if state == "complete" else SEEDS[:1]
-    last = {"complete": STEPS, "pruned": STEPS // 2, "diverged": 8}[state]
     by_seed = {str(seed): score + (0.01 if seed == SEEDS[1] else -0.01) for seed in begun}
     steps = {"complete": 320, "pruned": 80, "diverged": 32}[state]
     return {
         **{"arm": arm, "number": number, "state": state, "values": {"learning_rate": rate, SECOND[arm]: epsilon}},
         "reason": {"complete": None, "pruned": "median: behind at step 20", "diverged": "the loss is nan"}[state],
         "scores": _scores(state, score, by_seed),
-        "intermediate": {seed: _curve(end, last) for seed, end in by_seed.items()},
         "signatures": {seed: f"{arm}{number:02d}{seed}" for seed in by_seed},
         "optimizer_steps": {"full": 320, "decided": steps},
-        "timing": {"started": "", "ended": "", "seconds": 1.0, "optimizer_steps": steps + 4 * (state == "pruned")},
     }
 
 
@@ -81,10 +73,6 @@ def _scores(state: str, score: float, by_seed: dict[str, float]) -> dict[str, An
     if state == "diverged":
         return {"final_score": {"mean": "-inf", "seeds": dict.fromkeys(by_seed, "-inf")}}
     return {"final_score": {"mean": score, "seeds": by_seed}}
-
-
-def _curve(end: float, last: int) -> list[list[float]]:
-    return [[step, 0.3 + (end - 0.3) * step / STEPS] for step in range(0, last + 1, 4)]
 
 
 TUNED = {

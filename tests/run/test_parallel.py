@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import socket
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,9 +20,7 @@ from grpolab.grpo.batch import Rollout
 from grpolab.grpo.processes import Processes, pack
 from grpolab.grpo.step import Update
 from grpolab.paths import Results
-from grpolab.run import preflight
 from grpolab.run.assembly import RunParts, assemble
-from grpolab.run.parallel import follow
 from grpolab.run.train import run
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.sweep.compose import compose
@@ -161,35 +155,16 @@ KEYS = [
 FILES = ("journal.jsonl", "policy.safetensors", "evaluation_items.json", "samples/step_000000.parquet")
 
 
-def run_as_torchrun_does(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes with its variables, this one the first of them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    theirs = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    keys = [*KEYS, "data_parallel=2", f"machine.results={results.root}"]
-    command = [sys.executable, "-m", "grpolab", "train", *keys]
-    with subprocess.Popen(command, env={**os.environ, **theirs, "RANK": "1"}) as other, monkeypatch.context() as patch:
-        for name, value in {**theirs, "RANK": "0"}.items():
-            patch.setenv(name, value)
-        try:
-            assert run(resolve_run(compose(keys)), results)["outcome"] == "completed"
-            assert other.wait(60) == 0
-            assert follow(resolve_run(compose(keys)), results, 1) == 0, "it has its outcome: nobody comes to be met"
-        finally:
-            other.kill()
-
-
 def other_processes() -> list[psutil.Process]:
     """The run's further processes; pytest's worker can have children of earlier tests besides."""
     return [child for child in psutil.Process().children() if "grpolab.run.parallel" in " ".join(child.cmdline())]
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path) -> None:
     whole, broken, alone = (Results.open(tmp_path / name) for name in ("whole", "broken", "alone"))
-    run_as_torchrun_does(whole, monkeypatch)
     settings = resolve_run(compose([*KEYS, "data_parallel=2"]))
+    assert run(settings, whole)["outcome"] == "completed"
     failed = run(settings, broken, on_step=lambda step: other_processes()[0].kill() if step == 3 else None)
     assert (failed["outcome"], failed["rollout_steps"]) == ("failed", 3)
     assert "another of the 2 processes has ended" in failed["reason"]
@@ -230,12 +205,6 @@ def test_what_cannot_be_dealt_is_refused(changes: dict[str, Any], says: str) -> 
 def test_one_process_is_the_run_that_it_always_was() -> None:
     assert tiny_settings(data_parallel=1).identity() == tiny_settings().identity()
     assert tiny_settings(data_parallel=2).identity() != tiny_settings(micro_batch_size=8).identity()
-
-
-def test_as_many_processes_as_torchrun_has_started(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    (problem,) = preflight.check(tiny_settings(data_parallel=2), results)
-    assert problem.startswith("data_parallel=2 is not WORLD_SIZE=3")
 
 
 def test_weights_that_drift_apart_are_noticed() -> None:

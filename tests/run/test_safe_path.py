@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from fake_runs import wait_for_server
 from tiny import tiny_settings
 
 from grpolab.errors import RequestError
@@ -51,12 +52,13 @@ def check_store(results: Results) -> None:
 
 
 def show_pages_of_mlflow(results: Results) -> None:
-    with ui._server(f"sqlite:///{results.store}", ui.free_port(41_000)) as server:
-        assert server.poll() is None
+    port = ui.free_port(41_000)
+    with ui.start_server(f"sqlite:///{results.store}", port) as server:
+        wait_for_server(server, port)
 
 
 def start_other_processes_of_a_run(results: Results) -> None:
-    with parallel._others(tiny_settings(data_parallel=2), results, str(results.root)):
+    with parallel.start_processes(tiny_settings(data_parallel=2), results):
         pass
 
 

@@ -21,8 +21,8 @@ from grpolab.doctor.run_folder import read_run
 from grpolab.meanings import METRICS, POSITIONS
 from grpolab.paths import Results, project_root
 from grpolab.readers.trl_callback import RunFolder
-from grpolab.sweep import housekeeping
-from grpolab.sweep.housekeeping import find_unasked
+from grpolab.studies import housekeeping
+from grpolab.studies.housekeeping import find_unneeded
 
 PYTHON = Path(os.environ.get("TRL_PYTHON", project_root() / ".venv-bench" / "bin" / "python"))
 
@@ -132,7 +132,7 @@ def test_a_run_is_never_written_over_nor_pruned(tmp_path: Path, monkeypatch: pyt
     assert other.folder.name not in (first.folder.name, again.folder.name)
     assert journal(first.folder)
     first.steps(7).end()
-    assert list(find_unasked(Results(tmp_path))) == []
+    assert list(find_unneeded(Results(tmp_path))) == []
 
 
 def test_a_disk_that_refuses_stops_the_record_and_not_the_training(

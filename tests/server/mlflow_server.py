@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fake_runs import wait_for_server
+
 from grpolab.run.tracking import ui
 
 
@@ -26,7 +28,7 @@ class MlflowServer:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         environment = {**os.environ, **ui.ENVIRONMENT}
         self._process = subprocess.Popen(self._command, env=environment, cwd=self._folder, **quiet)
-        assert ui._is_ready(self._process, self.port)
+        wait_for_server(self._process, self.port)
 
     def kill(self) -> None:
         """With -9, all of its processes."""

@@ -70,7 +70,6 @@ def assert_equal(results: Results, uri: str, said: str) -> None:
     assert main(["track", "verify", *where]) == 0
     (comparison,) = verify(results, Store(uri, results), ["smoke"])
     assert (comparison.runs, comparison.differences) == (4, [])
-    print(f"{uri.partition(':')[0]}: 4 runs, {comparison.values} last values, equal")
 
 
 def test_the_server_is_killed_and_restarted_in_the_middle_of_a_sweep(cluster, server, database, results, tmp_path):

@@ -5,11 +5,11 @@ import math
 import pytest
 from omegaconf import OmegaConf
 
+from grpolab.cli.help import help_text, list_names
 from grpolab.errors import RequestError
 from grpolab.identity import dotted
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer, compose
-from grpolab.sweep.help import help_text, list_names
 
 NEEDED = {
     "task=jsonl": ["task.train_file=a.jsonl", "task.evaluation_file=b.jsonl"],

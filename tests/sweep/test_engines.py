@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from grpolab.cli.help import help_text
 from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.run import preflight
@@ -18,7 +19,6 @@ from grpolab.sweep import cluster
 from grpolab.sweep.cluster import TAKEN, Cluster, NodeError, describe_program
 from grpolab.sweep.compose import compose
 from grpolab.sweep.engine import Death
-from grpolab.sweep.help import help_text
 from grpolab.sweep.jobs import Job, Request, Schedule
 from grpolab.sweep.plan import cell_of, plans
 

@@ -17,8 +17,8 @@ from grpolab.run.checkpoint import save_weights
 from grpolab.run.lease import HERE, Lease, leased
 from grpolab.run.train import run
 from grpolab.run_files import weights_sha256
-from grpolab.sweep import housekeeping
-from grpolab.sweep.housekeeping import prune as delete_unasked
+from grpolab.studies import housekeeping
+from grpolab.studies.housekeeping import prune as delete_unasked
 
 NO_CLIP, WIDE = "    no_clip: [kernel=ratio]\n", "    wide: [epsilon=0.4]\n"
 A, B, C = (digit * 16 for digit in "abc")
@@ -329,7 +329,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]
         ("settings.yaml", BOMB.encode(), "settings.yaml"),
         ("settings.yaml", b"a: " + b"[" * 5000, "settings.yaml"),
         ("settings.yaml", b"a: " + b"x" * (2 << 20), "settings.yaml"),
-        ("a/b/c/d/e", b"", "deeper than any folder"),
+        ("a/b/c/d/e", b"", "deeper than any file"),
         ("../../warm_starts/{warm}/policy.safetensors", "../../../secret", "policy.safetensors is a link"),
         ("../../warm_starts/{warm}", "../../elsewhere", "is a link"),
         ("", "../../elsewhere", "is a link"),
@@ -418,7 +418,7 @@ def test_what_somebody_works_on_is_neither_taken_nor_replaced(theirs, results, t
 def test_what_begins_here_while_it_is_copied_stays(theirs, results, take_over, monkeypatch):
     here = results.run(first(theirs).name)
     begin = lambda *_: write_json_atomic(here / "settings.yaml", {})  # noqa: E731
-    monkeypatch.setattr(housekeeping, "_check_content", begin)
+    monkeypatch.setattr(housekeeping, "_find_changes", begin)
     assert take_over()[0] == 1
     assert not (here / "journal.jsonl").exists()
 

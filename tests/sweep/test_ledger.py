@@ -165,13 +165,13 @@ def test_a_reward_that_never_moves_is_seen_and_one_that_does_is_not(results):
     still = [{"kind": "rollout", "reward/mean": 0.0, "reward/std": 0.0}] * 3
     write_journal(results, "a" * 16, *still)
     reader = JournalReader(results.run("a" * 16))
-    assert reader.read().only_reward == 0
+    assert reader.read().constant_reward == 0
     write_journal(results, "b" * 16, *still, {"kind": "rollout", "reward/mean": 0.01, "reward/std": 0.1})
-    assert JournalReader(results.run("b" * 16)).read().only_reward is None
+    assert JournalReader(results.run("b" * 16)).read().constant_reward is None
     write_journal(results, "c" * 16, {"kind": "rollout", "reward/mean": 0.5, "reward/std": 0.5})
-    assert JournalReader(results.run("c" * 16)).read().only_reward is None, "one batch, and its rewards differ"
+    assert JournalReader(results.run("c" * 16)).read().constant_reward is None, "one batch, and its rewards differ"
     write_journal(results, "d" * 16, {"kind": "evaluation", "eval/accuracy_expected": 0.5})
-    assert JournalReader(results.run("d" * 16)).read().only_reward is None, "none is known"
+    assert JournalReader(results.run("d" * 16)).read().constant_reward is None, "none is known"
 
 
 def test_a_table_has_the_means_of_a_variant_over_its_runs(results):

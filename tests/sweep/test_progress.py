@@ -14,7 +14,7 @@ from sweep_journals import RUN, evaluation, write_journal
 
 from grpolab.sweep import progress
 from grpolab.sweep.jobs import Job
-from grpolab.sweep.progress import Estimate, EventStream, LiveProgress, Progress, json_lines, send, show_progress
+from grpolab.sweep.progress import Estimate, EventStream, Progress, json_lines, send, show_progress
 
 
 def jobs(kind="run"):
@@ -83,12 +83,12 @@ def test_the_accuracy_of_a_warm_start_says_that_it_is_of_other_prompts(results, 
     assert f"0.100 -> {said}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("progress_class", [Progress, LiveProgress])
-def test_a_warm_start_that_did_not_take_says_so(results, capsys, progress_class):
+@pytest.mark.parametrize("is_live", [False, True])
+def test_a_warm_start_that_did_not_take_says_so(results, capsys, is_live):
     (warm, *_) = jobs("warm_start")
     reason = "accuracy 0.000, its target is 0.3"
     short = {"outcome": "completed", "reason": reason, "seconds": 3.0}
-    progress_class([warm], Estimate(1), results).finished(warm, short)
+    Progress([warm], Estimate(1), results, is_live).finished(warm, short)
     assert f"completed: study a, seed 0: {reason}" in capsys.readouterr().out
 
 

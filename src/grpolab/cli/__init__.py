@@ -90,7 +90,7 @@ def parsers() -> tuple[Parser, dict[str, Any]]:
 def _completion(arguments: argparse.Namespace) -> None:
     """Print a script for tab completion: in ~/.bashrc: eval "$(grpolab completion bash)"."""
     from grpolab.cli.completion import script
-    from grpolab.sweep.help import list_names
+    from grpolab.cli.help import list_names
 
     say(script(arguments.shell, parsers()[1], available(), list_names()), end="")
 
@@ -111,7 +111,7 @@ def _unknown_option(parsed: argparse.Namespace, option: str, words: list[str]) -
     name, _, value = option.partition("=")
     options = re.findall(r"--[a-z-]+", parsed.parser.format_usage())
     if "overrides" in parsed and not any(known.startswith(name) for known in options):
-        from grpolab.sweep.help import guess_key
+        from grpolab.cli.help import guess_key
 
         behind = next((word for word in words[words.index(option) + 1 :] if not word.startswith("-")), "")
         if key := guess_key(name.lstrip("-").replace("-", "_")):

@@ -92,7 +92,7 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
 @command(RESULTS, flag("--dry-run", "only list them"), flag("--yes", "do not ask"))
 def prune_runs(arguments: argparse.Namespace) -> None:
     """Delete run folders that no planned study and no study file asks for."""
-    from grpolab.sweep.housekeeping import prune
+    from grpolab.studies.housekeeping import prune
 
     asks = not (arguments.dry_run or arguments.yes)
     if arguments.dry_run and arguments.yes:
@@ -109,6 +109,6 @@ def prune_runs(arguments: argparse.Namespace) -> None:
 @command(RESULTS, option("folder", metavar="FOLDER", type=Path, help="a results folder"))
 def runs_import(arguments: argparse.Namespace) -> int:
     """Copy the finished runs of another results folder, each checked."""
-    from grpolab.sweep.housekeeping import import_runs
+    from grpolab.studies.housekeeping import import_runs
 
     return OK if import_runs(arguments.folder, results_of(arguments)) else FAILURE

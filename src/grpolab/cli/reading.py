@@ -289,9 +289,9 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
 
     uri = tracking_uri(results, arguments.uri)
     tracking.set_environment()
-    from grpolab.run.tracking.store import read_run
+    from grpolab.run.tracking.store import read_runs
 
     # An MLflow run: by its folder if it is ours and here, else by the metrics in the store.
-    tags, rows = read_run(uri, name)
-    folder = results.run(tags["signature"]) if "signature" in tags else None
+    run, rows = next(read_runs(uri, name))
+    folder = results.run(run.data.tags["signature"]) if "signature" in run.data.tags else None
     return diagnose(folder) if folder and folder.is_dir() else examine(to_evidence(read_rows(name, rows)))

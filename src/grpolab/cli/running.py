@@ -45,8 +45,8 @@ JSON_LINES = flag("--json-lines", "one JSON object per event, for programs")
 )
 def train(arguments: argparse.Namespace) -> int:
     """Train one run with Hydra overrides; with -m every combination."""
+    from grpolab.cli.help import help_text
     from grpolab.sweep.compose import compose
-    from grpolab.sweep.help import help_text
 
     if arguments.page:
         say(help_text(arguments.overrides))
@@ -63,13 +63,10 @@ def train(arguments: argparse.Namespace) -> int:
             plan = expand_multirun(overrides, name)
             warn(check_plans([plan]), plan.cells)
             return sweep([plan], arguments.jobs, retry_failed=arguments.retry_failed)
-        from grpolab.run import parallel
         from grpolab.studies.train import train
 
         settings = compose(overrides)
         cell = cell_of(settings, overrides)
-        if rank := parallel.rank():  # of torchrun's; the first process does the rest
-            return parallel.follow(cell.settings, Results.open(settings.machine.results), rank)
         warn(check_run(settings), [cell])
         return train(cell, name, overrides)
 

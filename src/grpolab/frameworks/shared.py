@@ -12,7 +12,7 @@ from grpolab.frameworks.framework import Framework, Inputs, Replayed
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored
 from grpolab.grpo.aggregation import Totals, aggregate
-from grpolab.grpo.kl import kl_penalty, own_gradient
+from grpolab.grpo.kl import kl_penalty, unit_gradient
 from grpolab.grpo.loss import LossInputs
 from grpolab.grpo.ratios import row_mean
 from grpolab.settings.objective import Objective
@@ -98,7 +98,7 @@ def replay_kl(
 ) -> Replayed:
     """Compute a KL estimate at each position, in `dtype`, and its sum over the tokens as the loss."""
     log_probs_BT = inputs["logprobs"].to(dtype)
-    log_ratio_BT, own = inputs["ref_logprobs"].to(dtype) - log_probs_BT, own_gradient(log_probs_BT)
+    log_ratio_BT, own = inputs["ref_logprobs"].to(dtype) - log_probs_BT, unit_gradient(log_probs_BT)
     values_BT = kl_penalty(log_ratio_BT, estimator, "plain", input_clamp, output_clamp, own, own)
     return sum_over_tokens(values_BT, inputs["mask"])
 

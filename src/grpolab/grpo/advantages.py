@@ -1,7 +1,7 @@
 """Advantages of whole completions: (reward - baseline) / scale.
 
-Baselines and scales are functions by name, in `baselines.py`. Returns that differ from token to token, which only
-frameworks have, are in `frameworks/shared.py`.
+Baselines and scales are functions that `registry.py` loads by name (`baselines.py`). Returns that differ from token to
+token, which only frameworks have, are in `frameworks/shared.py`.
 """
 
 from __future__ import annotations

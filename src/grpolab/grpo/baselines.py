@@ -1,4 +1,7 @@
-"""Baselines that rewards are compared with, and scales that they are divided by; `registry.py` loads them by name."""
+"""Baselines that rewards are compared with, and scales that they are divided by, as the papers have them.
+
+`registry.py` loads them by name; those that no study here compares are in `frameworks/baselines.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,39 @@ from torch import Tensor
 from grpolab.grpo.advantages import Scored, by_group, equal_rewards
 
 
-def _within_groups(scored: Scored, baseline: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
+def no_baseline(scored: Scored) -> Tensor:
+    """0: the reward itself. REINFORCE; verl `reinforce_plus_plus` before its whitening."""
+    return torch.zeros_like(scored.rewards_B)
+
+
+def group_mean(scored: Scored) -> Tensor:
+    """Mean of the group. GRPO (2402.03300)."""
+    return within_groups(scored, lambda rewards_PN: rewards_PN.mean(1, keepdim=True))
+
+
+def leave_one_out(scored: Scored) -> Tensor:
+    """Mean of the others of the group. RLOO (2402.14740)."""
+    return within_groups(scored, mean_of_others)
+
+
+def unscaled(scored: Scored, epsilon: float) -> Tensor:
+    """1. Dr. GRPO (2503.20783)."""
+    return torch.ones_like(scored.rewards_B)
+
+
+def group_std(scored: Scored, epsilon: float) -> Tensor:
+    """Std of the group with Bessel's correction, plus epsilon. GRPO; TRL, verl, ROLL."""
+    return std_of_group(scored, ddof=1) + epsilon
+
+
+def batch_std(scored: Scored, epsilon: float) -> Tensor:
+    """Std of the batch with Bessel's correction, plus epsilon; 1 for a batch of one. TRL, ROLL, AReaL `batch`."""
+    rewards_B = scored.rewards_B
+    std = rewards_B.std() if len(rewards_B) > 1 else rewards_B.new_ones(())
+    return (std + epsilon).expand_as(rewards_B)
+
+
+def within_groups(scored: Scored, baseline: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
     """Apply a baseline within groups; that of equal rewards is their own value, however a mean of equals may round."""
 
     def exact(rewards_PN: Tensor, *others_PN: Tensor) -> Tensor:
@@ -21,115 +56,12 @@ def _within_groups(scored: Scored, baseline: Callable[..., Tensor], *columns_B: 
     return by_group(scored.group_B, exact, scored.rewards_B, *columns_B)
 
 
-def no_baseline(scored: Scored) -> Tensor:
-    """0: the reward itself. REINFORCE; verl `reinforce_plus_plus` before its whitening."""
-    return torch.zeros_like(scored.rewards_B)
-
-
-def group_mean(scored: Scored) -> Tensor:
-    """Mean of the group. GRPO (2402.03300)."""
-    return _within_groups(scored, lambda rewards_PN: rewards_PN.mean(1, keepdim=True))
-
-
-def batch_mean(scored: Scored) -> Tensor:
-    """Mean of the batch. ROLL `norm_mean_type` batch; the last step of GDPO."""
-    rewards_B = scored.rewards_B
-    return rewards_B if (rewards_B == rewards_B[:1]).all() else rewards_B.mean().expand_as(rewards_B)
-
-
-def leave_one_out(scored: Scored) -> Tensor:
-    """Mean of the others of the group. RLOO (2402.14740)."""
-    return _within_groups(scored, _mean_of_others)
-
-
-def length_weighted(scored: Scored) -> Tensor:
-    """Mean of the group, each completion weighted by its length. OPO (2505.23585); verl `opo`."""
-    assert scored.lengths_B is not None
-
-    def weighted(rewards_PN: Tensor, lengths_PN: Tensor) -> Tensor:
-        return (lengths_PN * rewards_PN).sum(1, keepdim=True) / lengths_PN.sum(1, keepdim=True)
-
-    return _within_groups(scored, weighted, scored.lengths_B.to(scored.rewards_B.dtype))
-
-
-def second_best(scored: Scored) -> Tensor:
-    """Second best for the best of a group, itself for others. verl `grpo_passk`. Raises ValueError for a lone one."""
-
-    def runner_up(rewards_PN: Tensor) -> Tensor:
-        if rewards_PN.shape[1] < 2:
-            raise ValueError("the second best needs groups of at least two completions")
-        best_P2, index_P2 = rewards_PN.topk(2)
-        return rewards_PN.scatter(1, index_P2[:, :1], best_P2[:, 1:])
-
-    return by_group(scored.group_B, runner_up, scored.rewards_B)
-
-
-def given(scored: Scored) -> Tensor:
-    """The baseline from outside. ReMax (2310.10505): the reward of the prompt's greedy completion."""
-    assert scored.baseline_B is not None
-    return scored.baseline_B
-
-
-def unscaled(scored: Scored, epsilon: float) -> Tensor:
-    """1. Dr. GRPO (2503.20783)."""
-    return torch.ones_like(scored.rewards_B)
-
-
-def group_std(scored: Scored, epsilon: float) -> Tensor:
-    """Std of the group with Bessel's correction, plus epsilon. GRPO; TRL, verl, ROLL."""
-    return _group_std(scored, ddof=1) + epsilon
-
-
-def group_population_std(scored: Scored, epsilon: float) -> Tensor:
-    """Std of the group over n, plus epsilon. open-instruct `standard` (np.std)."""
-    return _group_std(scored, ddof=0) + epsilon
-
-
-def batch_std(scored: Scored, epsilon: float) -> Tensor:
-    """Std of the batch with Bessel's correction, plus epsilon; 1 for a batch of one. TRL, ROLL, AReaL `batch`."""
-    rewards_B = scored.rewards_B
-    std = rewards_B.std() if len(rewards_B) > 1 else rewards_B.new_ones(())
-    return (std + epsilon).expand_as(rewards_B)
-
-
-def leave_one_out_std(scored: Scored, epsilon: float) -> Tensor:
-    """Std of the others of the group over n - 1, plus epsilon; 1 where there is none, or it is 0. NeMo-RL `grpo`."""
-
-    def std(rewards_PN: Tensor) -> Tensor:
-        others = rewards_PN.shape[1] - 1
-        if others < 2:
-            return torch.ones_like(rewards_PN)
-        deviation_PNN = rewards_PN[:, None, :] - _mean_of_others(rewards_PN)[:, :, None]
-        own_NN = torch.eye(others + 1, dtype=torch.bool, device=rewards_PN.device)
-        square_PNN = deviation_PNN.square().masked_fill(own_NN, 0.0)
-        std_PN = (square_PNN.sum(2) / (others - 1)).sqrt()
-        return torch.where(std_PN > 0, std_PN + epsilon, 1.0)
-
-    return by_group(scored.group_B, std, scored.rewards_B)
-
-
-def group_mean_reward(scored: Scored, epsilon: float) -> Tensor:
-    """Mean of the group, plus epsilon; 1 for a group of one. MaxRL (2602.02710); SkyRL, prime-rl `max_rl`."""
-
-    def mean(rewards_PN: Tensor) -> Tensor:
-        alone = rewards_PN.shape[1] == 1
-        return torch.ones_like(rewards_PN) if alone else rewards_PN.mean(1, keepdim=True) + epsilon
-
-    return by_group(scored.group_B, mean, scored.rewards_B)
-
-
-def nonzero_share(scored: Scored, epsilon: float) -> Tensor:
-    """Share of the batch's rewards that are not 0 (at least one). GPG (2504.02546); verl `gpg`."""
-    rewards_B = scored.rewards_B
-    count = rewards_B.count_nonzero().clamp(min=1)
-    return (count.to(rewards_B.dtype) / len(rewards_B)).expand_as(rewards_B)
-
-
-def _mean_of_others(rewards_PN: Tensor) -> Tensor:
+def mean_of_others(rewards_PN: Tensor) -> Tensor:
+    """Return for each reward of a group the mean of the others, (P, n)."""
     return (rewards_PN.sum(1, keepdim=True) - rewards_PN) / (rewards_PN.shape[1] - 1)
 
 
-def _group_std(scored: Scored, ddof: int) -> Tensor:
+def std_of_group(scored: Scored, ddof: int) -> Tensor:
     """Return the std of the group, 1 for a group of one, which has none."""
 
     def std(rewards_PN: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from grpolab.grpo.prefix_tree import PrefixTree, prefix_tree
 from grpolab.tasks.base import Example
 
-# Texts of an evaluation in one tree. More texts share more, but each place then attends to more that is not its own.
+# Texts in one tree of an evaluation. A larger tree shares more, but more of its attention matrix is masked.
 NEIGHBOURS = 16
 
 
@@ -72,15 +72,16 @@ class Texts:
     answer_BC: Tensor  # bool: the answer and its end token
     first: int  # the first column with an answer
 
-    def tree(self, reach: float | None) -> PrefixTree | None:
-        """Return neighbours that begin alike as trees; None where plain texts cost less, or `reach` is None."""
-        if reach is None:
+    def tree(self, break_even: float | None) -> PrefixTree | None:
+        """Return neighbours that begin alike as trees; None where plain texts cost less, or `break_even` is None."""
+        if break_even is None:
             return None
         B, C = self.tokens_BC.shape
         columns_C = torch.arange(C, device=self.tokens_BC.device)
         real_BC = columns_C <= (columns_C * self.answer_BC).amax(1, keepdim=True)  # an answer has an end token
         tree_of_B = torch.arange(B) // NEIGHBOURS
-        return prefix_tree(self.tokens_BC, real_BC, tree_of_B, reach, plain_cost=B * (C - 1) * (1 + C / reach))
+        plain_cost = B * (C - 1) * (1 + C / break_even)
+        return prefix_tree(self.tokens_BC, real_BC, tree_of_B, break_even, plain_cost)
 
 
 def text_tensors(
@@ -165,7 +166,7 @@ class TrainingBatch:
             old_entropy_BT=entropy_BT if old_entropy_BT is None else old_entropy_BT,
         )
 
-    def own_prompts(self) -> tuple[Prompts, Tensor]:
+    def select_prompts(self) -> tuple[Prompts, Tensor]:
         """Return the prompts that these rows continue, each once, and the index of each row's among them, (B,)."""
         kept_P, prompt_of_B = self.prompt_of_B.unique(return_inverse=True)
         return self.prompts.select(kept_P), prompt_of_B
@@ -181,25 +182,27 @@ class TrainingBatch:
         """The prefix tree of a batch that is one micro-batch; None where there is none, or it costs more."""
         return self.trees[0] if len(self.trees) == 1 else None
 
-    def with_trees(self, size: int, reach: float | None) -> TrainingBatch:
-        """Add the prefix trees of micro-batches of `size` rows; none where `reach` is None."""
+    def with_trees(self, size: int, break_even: float | None) -> TrainingBatch:
+        """Add the prefix trees of micro-batches of `size` rows; none where `break_even` is None."""
         if len(self.trees) * size == len(self):
             return self
-        return replace(self, trees=tuple(piece._own_tree(reach) if reach else None for piece in self.split(size)))
+        return replace(self, trees=tuple(piece._make_tree(break_even) for piece in self.split(size)))
 
-    def _own_tree(self, reach: float) -> PrefixTree | None:
+    def _make_tree(self, break_even: float | None) -> PrefixTree | None:
         """Return one tree for each prompt; None where plain completions behind their prompts cost less."""
-        prompts, prompt_of_B = self.own_prompts()
+        if break_even is None:
+            return None
+        prompts, prompt_of_B = self.select_prompts()
         (P, L), (B, T) = prompts.tokens_PL.shape, self.tokens_BT.shape
         prompt_mask_PL = torch.ones_like(prompts.tokens_PL) if prompts.mask_PL is None else prompts.mask_PL
         tokens_BC = torch.cat([prompts.tokens_PL[prompt_of_B], self.tokens_BT], 1)
         real_BC = torch.cat([prompt_mask_PL[prompt_of_B].bool(), self.mask_BT], 1)
-        plain_cost = P * L * (1 + L / reach) + B * (T - 1) * (1 + (L + T) / reach)
-        return prefix_tree(tokens_BC, real_BC, prompt_of_B, reach, plain_cost)
+        plain_cost = P * L * (1 + L / break_even) + B * (T - 1) * (1 + (L + T) / break_even)
+        return prefix_tree(tokens_BC, real_BC, prompt_of_B, break_even, plain_cost)
 
-    def micro_batches(self, size: int, reach: float | None) -> list[TrainingBatch]:
+    def micro_batches(self, size: int, break_even: float | None) -> list[TrainingBatch]:
         """Cut the batch into pieces of `size` rows, each with its prefix tree."""
-        trees = self.with_trees(size, reach).trees
+        trees = self.with_trees(size, break_even).trees
         return [replace(piece, trees=(tree,)) for piece, tree in zip(self.split(size), trees, strict=True)]
 
 

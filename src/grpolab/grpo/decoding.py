@@ -15,7 +15,7 @@ from grpolab.grpo.batch import Completions, Prompts
 from grpolab.grpo.model import Policy, decode_hidden, prefill
 from grpolab.grpo.processes import Processes
 
-# Keeps the largest uniform number times the total below the total, however it is rounded.
+# A factor just below 1: a uniform number times the total stays below the total, however it is rounded.
 BELOW_ONE = 1 - 2.0**-52
 ASK_EVERY = 16  # tokens between two questions to a GPU whether all completions have ended
 
@@ -116,9 +116,9 @@ def sample_dealt(
     """Do as `sample`, by all processes: each samples some of the prompts, with the noise that belongs to them."""
     if processes.size == 1:
         return sample(policy, prompts, group, uniforms_BT, choose)
-    own_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
-    uniforms_NT = uniforms_BT.unflatten(0, (-1, group))[own_P].flatten(0, 1)
-    sampled = sample(policy, prompts.select(own_P), group, uniforms_NT, choose)
+    share_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
+    uniforms_NT = uniforms_BT.unflatten(0, (-1, group))[share_P].flatten(0, 1)
+    sampled = sample(policy, prompts.select(share_P), group, uniforms_NT, choose)
     tensors = sampled.tokens_BT, sampled.mask_BT, sampled.log_probs_BT
     pieces_P = processes.gather(list(zip(*(tensor.split(group) for tensor in tensors), strict=True)))
     width = max(tokens_GT.shape[1] for tokens_GT, _, _ in pieces_P)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grpolab.grpo.batch import Prompts, Texts, decode, prompt_tensors, text_tensors
 from grpolab.grpo.decoding import sample, sampling_noise
-from grpolab.grpo.model import Policy, read, text_places, token_log_prob
+from grpolab.grpo.model import Policy, apply_to_tokens, text_places, token_log_prob
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rewards import Score
@@ -68,7 +68,7 @@ class Evaluator:
         for batch in self._batches([self.examples_I[item] for item in self._order_I]):
             prompts, answers = zip(*batch, strict=True)
             texts = text_tensors(policy.tokenizer, prompts, answers, self._chat, policy.device)
-            made.append((texts, texts.tree(policy.reach)))
+            made.append((texts, texts.tree(policy.break_even)))
         return made
 
     @cached_property
@@ -84,7 +84,7 @@ class Evaluator:
         for texts, tree in self.processes.share(self._texts):
             places, place_BT = text_places(self.policy, texts, tree)
             tokens_BT, answer_BT = texts.tokens_BC[:, texts.first :], texts.answer_BC[:, texts.first :]
-            log_probs_BT, greedy_BT = read(_log_prob_and_greedy, place_BT, tokens_BT, answer_BT, places)
+            log_probs_BT, greedy_BT = apply_to_tokens(_log_prob_and_greedy, place_BT, tokens_BT, answer_BT, places)
             expected_B = torch.where(answer_BT, log_probs_BT, 0.0).double().sum(1).exp()
             computed.append((expected_B, (greedy_BT | ~answer_BT).all(1)))
         batches = zip(*self.processes.gather(computed), strict=True)

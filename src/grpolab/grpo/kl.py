@@ -66,6 +66,6 @@ def kl_penalty(
     return value
 
 
-def own_gradient(log_probs_BT: Tensor) -> Tensor:
+def unit_gradient(log_probs_BT: Tensor) -> Tensor:
     """Return exp(log pi - sg(log pi)): 1 everywhere, with the gradient of each token's log-probability."""
     return torch.exp(log_probs_BT - log_probs_BT.detach())

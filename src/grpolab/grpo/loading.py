@@ -41,7 +41,7 @@ def make_policy(settings: Resolved, task: Task) -> Policy:
     model.to(torch.device(settings.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
     policy = Policy(model, tokenizer, settings.temperature, getattr(torch, settings.dtype))
     policy = replace(policy, bare_head=has_bare_head(policy))
-    policy = replace(policy, reach=find_reach(policy), by_length=bool(settings.sort_by_length))
+    policy = replace(policy, break_even=find_break_even(policy), by_length=bool(settings.sort_by_length))
     if settings.head_dtype:
         if not policy.bare_head:
             raise _unsupported(f"head_dtype={settings.head_dtype}", policy, "has more than a head")
@@ -112,7 +112,7 @@ def compile_updates(policy: Policy) -> Policy:
     A first pass over an artificial tree decides the code, so that it does not depend on where a run was resumed.
     Raises RequestError where the model reads no prefix trees: nothing else is compiled.
     """
-    if policy.reach is None:
+    if policy.break_even is None:
         raise _unsupported("compile=true", policy, "reads no prefix trees")
     policy, (R, W) = replace(policy, compiled=True), (7, 29)
     with policy.device:
@@ -155,8 +155,8 @@ def has_bare_head(policy: Policy) -> bool:
         return False
 
 
-def find_reach(policy: Policy) -> float | None:
-    """Return `Policy.reach` from the sizes of a layer; None where the model cannot read a prefix tree.
+def find_break_even(policy: Policy) -> float | None:
+    """Return `Policy.break_even` from the sizes of a layer; None where the model cannot read a prefix tree.
 
     Some kinds of attention ignore a given mask, or infer positions or windows from it. Whether this one does shows in
     a forward pass over a small tree, compared with one without.

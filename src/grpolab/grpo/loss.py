@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpolab.grpo.aggregation import Totals, aggregate
-from grpolab.grpo.kl import kl_penalty, own_gradient
+from grpolab.grpo.kl import kl_penalty, unit_gradient
 from grpolab.grpo.ratios import masked_log_ratio, off_policy_keep, sampler_weight, top_entropy_keep
 from grpolab.registry import RATIOS, SURROGATES, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
@@ -123,7 +123,7 @@ def kl_to_reference(objective: Objective, inputs: LossInputs, ratio: Tensor) -> 
         objective.kl_input_clamp,
         objective.kl_output_clamp,
         ratio,
-        own_gradient(inputs.log_probs_BT),
+        unit_gradient(inputs.log_probs_BT),
     )
 
 

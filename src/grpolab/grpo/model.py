@@ -44,7 +44,8 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     temperature: float
     dtype: torch.dtype = torch.float32
-    reach: float | None = None  # attended keys that cost as much as a token's matrix products; None: no prefix trees
+    # Number of attended keys whose attention costs as much as a token's matrix products; None: no prefix trees.
+    break_even: float | None = None
     compiled: bool = False  # prefix trees that take a gradient go through torch.compile
     head_dtype: torch.dtype | None = None  # of the last matrix product; None: `dtype`
     recomputes: bool = False  # the backward pass computes each layer again
@@ -125,7 +126,7 @@ class Policy:
 # --- log-probs of an update -------------------------------------------------------------------------------------------
 
 # From the place of each token, (Y,), the tokens, (Y,), and each policy's log-probs, (N, V), to tensors (Y,).
-Reading: TypeAlias = Callable[..., tuple[Tensor, ...]]
+TokenFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 
 def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
@@ -137,7 +138,7 @@ def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool
         return token_log_prob(place_Y, tokens_Y, log_probs_NV), entropy_N[place_Y]
 
     places, place_BT = prefix_places(policy, batch)
-    log_probs_BT, entropy_BT = read(log_prob_and_entropy, place_BT, batch.tokens_BT, batch.mask_BT, places)
+    log_probs_BT, entropy_BT = apply_to_tokens(log_prob_and_entropy, place_BT, batch.tokens_BT, batch.mask_BT, places)
     return log_probs_BT, entropy_BT
 
 
@@ -146,7 +147,7 @@ def old_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """Return log-probs and entropies, (B, T) each, without gradient, bit-equal to those of an update."""
     with torch.set_grad_enabled(policy.compiled):
-        micros = processes.share(batch.micro_batches(micro_batch_size, policy.reach))
+        micros = processes.share(batch.micro_batches(micro_batch_size, policy.break_even))
         computed = [token_log_probs(policy, micro) for micro in micros]
     pieces = processes.gather([(log_probs_BT.detach(), entropy_BT.detach()) for log_probs_BT, entropy_BT in computed])
     return concatenate([piece[0] for piece in pieces]), concatenate([piece[1] for piece in pieces])
@@ -158,7 +159,7 @@ class Places:
 
     policy: Policy
     hidden_NH: Tensor | None
-    made_NV: Tensor | None
+    ready_NV: Tensor | None
 
     @staticmethod
     def of(policy: Policy, pieces: Iterable[Tensor], count: int, first_of_B: Tensor | None = None) -> Places:
@@ -177,23 +178,23 @@ class Places:
     @property
     def log_probs_NV(self) -> Tensor:
         """Log-probs behind every place at once, whatever memory they take."""
-        if self.made_NV is not None:
-            return self.made_NV
+        if self.ready_NV is not None:
+            return self.ready_NV
         assert self.hidden_NH is not None
         return self.policy.log_softmax(self.policy.logits(self.hidden_NH))
 
 
-def read(
-    reading: Reading, place_BT: Tensor, tokens_BT: Tensor, wanted_BT: Tensor, *policies: Places
+def apply_to_tokens(
+    function: TokenFunction, place_BT: Tensor, tokens_BT: Tensor, wanted_BT: Tensor, *policies: Places
 ) -> tuple[Tensor, ...]:
-    """Apply `reading` to each token; return tensors (B, T), with gradient. The policies' places are the same ones."""
-    if all(places.made_NV is not None for places in policies):
-        values = reading(place_BT.flatten(), tokens_BT.flatten(), *(places.made_NV for places in policies))
+    """Apply a function to each wanted token; return tensors (B, T), with gradient. Policies share their places."""
+    if all(places.ready_NV is not None for places in policies):
+        values = function(place_BT.flatten(), tokens_BT.flatten(), *(places.ready_NV for places in policies))
         return tuple(value_N.view_as(place_BT) for value_N in values)
 
-    def read_chunk(place_Y: Tensor, tokens_Y: Tensor, *hidden: Tensor) -> tuple[Tensor, ...]:
+    def apply_to_chunk(place_Y: Tensor, tokens_Y: Tensor, *hidden: Tensor) -> tuple[Tensor, ...]:
         logits = (places.policy.logits(hidden_NH) for places, hidden_NH in zip(policies, hidden, strict=True))
-        return reading(place_Y, tokens_Y, *map(policies[0].policy.log_softmax, logits))
+        return function(place_Y, tokens_Y, *map(policies[0].policy.log_softmax, logits))
 
     wanted_Y = wanted_BT.flatten().nonzero().squeeze(1)
     used_N, place_Y = place_BT.flatten()[wanted_Y].unique(return_inverse=True)
@@ -203,12 +204,12 @@ def read(
     size = max(1, MOST_LOGITS // policies[0].policy.vocabulary)
     starts = range(0, len(used_N), size)
     edges = torch.searchsorted(place_Y, torch.tensor([*starts, len(used_N)], device=place_Y.device)).tolist()
-    recomputed = partial(checkpoint, read_chunk, use_reentrant=False, preserve_rng_state=False)
+    recomputed = partial(checkpoint, apply_to_chunk, use_reentrant=False, preserve_rng_state=False)
     chunks = []
     for start, (begin, end) in zip(starts, pairwise(edges), strict=True):
         hidden = [places.hidden_NH[used_N[start : start + size]] for places in policies if places.hidden_NH is not None]
         inputs = place_Y[begin:end] - start, tokens_Y[begin:end], *hidden
-        chunks.append(recomputed(*inputs) if len(starts) > 1 else read_chunk(*inputs))
+        chunks.append(recomputed(*inputs) if len(starts) > 1 else apply_to_chunk(*inputs))
     values = tuple(map(torch.cat, zip(*chunks, strict=True)))  # tokens that are not wanted get 0
     return tuple(value.new_zeros(place_BT.numel()).index_copy(0, wanted_Y, value).view_as(place_BT) for value in values)
 
@@ -229,7 +230,7 @@ def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]
     """
     if batch.tree is not None:
         return tree_places(policy, batch.tree), batch.tree.place_BC[:, -batch.tokens_BT.shape[1] :]
-    prompts, prompt_of_B = batch.own_prompts()
+    prompts, prompt_of_B = batch.select_prompts()
     B, T = batch.tokens_BT.shape
     width = max(1, int(batch.mask_BT.sum(1).amax())) if policy.by_length else T
     tokens_BT = batch.tokens_BT[:, :width]
@@ -372,7 +373,8 @@ def decode_hidden(policy: Policy, kv_cache: KVCache, tokens_BT: Tensor) -> Tenso
     if kv_cache.mask_NL is not None:
         kv_cache.mask_NL = torch.cat([kv_cache.mask_NL, torch.ones_like(tokens_BT, dtype=torch.bool)], dim=1)
         inputs = {"attention_mask": kv_cache.mask_NL.long()}
-        if policy.on_gpu and policy.reach is not None and T == 1:  # transformers does not inspect a mask of four axes
+        if policy.on_gpu and policy.break_even is not None and T == 1:
+            # transformers does not inspect a mask of four axes.
             inputs = {"attention_mask": kv_cache.mask_NL[:, None, None]}
     positions_BT = kv_cache.next_position_N1
     if T > 1:  # a sampler feeds single tokens, and each small operation counts there

@@ -30,11 +30,11 @@ class PrefixTree:
 
 
 def prefix_tree(
-    tokens_BC: Tensor, real_BC: Tensor, tree_of_B: Tensor, reach: float, plain_cost: float
+    tokens_BC: Tensor, real_BC: Tensor, tree_of_B: Tensor, break_even: float, plain_cost: float
 ) -> PrefixTree | None:
     """Pack sequences (prompt and completion, padding on either side) into trees; None where they cost more than plain.
 
-    `tree_of_B` numbers the tree of each sequence. A place costs 1 + W / `reach`: its matrix products, and
+    `tree_of_B` numbers the tree of each sequence. A place costs 1 + W / `break_even`: its matrix products, and
     attention over the whole row.
     """
     used_BC = (real_BC[:, :-1] & real_BC[:, 1:]).cpu().numpy()  # a last token predicts nothing
@@ -56,7 +56,7 @@ def prefix_tree(
     parent_N, token_N, tree_N, position_N = parent_N[:N], token_N[:N], tree_N[:N], position_N[:N]
 
     sizes_P = np.bincount(tree_N)
-    row_P, start_P, width, cost = packed_rows(sizes_P, reach)
+    row_P, start_P, width, cost = packed_rows(sizes_P, break_even)
     if cost >= plain_cost:
         return None
     row_N, column_N = row_P[tree_N], np.empty(N, int)
@@ -76,14 +76,14 @@ def prefix_tree(
     return PrefixTree(tokens, positions, attends[:, None], place)
 
 
-def packed_rows(sizes_P: Ints, reach: float) -> tuple[Ints, Ints, int, float]:
+def packed_rows(sizes_P: Ints, break_even: float) -> tuple[Ints, Ints, int, float]:
     """Return row and first place of each tree, and width and cost of the rows, for the cheapest width."""
     total, largest = int(sizes_P.sum()), int(sizes_P.max())
     order = np.argsort(-sizes_P, kind="stable")  # the largest come first, each into the first row with room
     sizes = sizes_P[order].tolist()
     rows, starts, best_width, best_cost = list[int](), list[int](), 0, np.inf
     for width in range(largest, 4 * largest + 1):
-        cost_of_row = width * (1 + width / reach)
+        cost_of_row = width * (1 + width / break_even)
         if -(-total // width) * cost_of_row >= best_cost:
             continue  # not even full rows would cost less
         filled, row_of, start_of = list[int](), list[int](), list[int]()

@@ -28,7 +28,7 @@ from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, sampler_gap
 from grpolab.grpo.kl import exact_kl
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
-from grpolab.grpo.model import Policy, old_log_probs, prefix_places, read, token_log_probs
+from grpolab.grpo.model import Policy, apply_to_tokens, old_log_probs, prefix_places, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rollout import Collector
 from grpolab.registry import SURROGATES
@@ -117,7 +117,7 @@ class Learner:
         for minibatch in batch.split(settings.minibatch_size):
             if settings.sort_by_length:
                 minibatch = minibatch.rows(minibatch.mask_BT.sum(1).argsort(descending=True, stable=True))
-            minibatch = minibatch.with_trees(settings.forward_size, policy.reach)
+            minibatch = minibatch.with_trees(settings.forward_size, policy.break_even)
             if batch.old_log_probs_BT is None and settings.num_minibatches > 1:
                 minibatch = minibatch.with_old(*old_log_probs(policy, minibatch, settings.forward_size, self.processes))
             minibatches.append(minibatch)
@@ -137,7 +137,7 @@ class Learner:
         optimizer.zero_grad(set_to_none=True)
 
         computed = []
-        for micro in self.processes.share(minibatch.micro_batches(settings.forward_size, policy.reach)):
+        for micro in self.processes.share(minibatch.micro_batches(settings.forward_size, policy.break_even)):
             log_probs_BT, entropy_BT = token_log_probs(policy, micro, bool(objective.entropy_coef))
             micro = micro.with_old(log_probs_BT.detach(), entropy_BT.detach())  # unknown before the first pass
             inputs = loss_inputs(micro, log_probs_BT, entropy_BT, totals, noise_BT)
@@ -218,9 +218,9 @@ class Learner:
         reference = self.collector.reference
         assert reference is not None
         computed = []
-        for micro in self.processes.share(batch.micro_batches(self.settings.forward_size, policy.reach)):
+        for micro in self.processes.share(batch.micro_batches(self.settings.forward_size, policy.break_even)):
             (new, place_BT), (old, _) = (prefix_places(p, micro) for p in (policy, reference))
-            (kl_BT,) = read(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
+            (kl_BT,) = apply_to_tokens(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
             computed.append((kl_BT[micro.mask_BT].double().sum().item(), int(micro.mask_BT.sum())))
         total, tokens = 0.0, 0  # `sum` rounds otherwise from Python 3.12 on
         for kl, counted in self.processes.gather(computed):

@@ -10,9 +10,9 @@ from typing import Literal
 
 from scipy.special import lambertw
 
+from grpolab.equalities import absolute_cap
 from grpolab.paths import read_json
 from grpolab.registry import GROUP_BASELINES, SURROGATES
-from grpolab.settings.equalities import absolute_cap
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel, TinyModel
 

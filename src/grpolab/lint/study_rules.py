@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from grpolab.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, explain_equality, rewrite
 from grpolab.lint import rules
 from grpolab.lint.rules import LintFinding, Rules
 from grpolab.quantities import GAINS
-from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, explain_equality, rewrite
-from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.study import Study
@@ -49,12 +48,12 @@ def check_plans(plans: Sequence[Plan]) -> list[LintFinding]:
     findings = []
     for plan in studies:
         study_name = plan.study.name if len(studies) > 1 else ""
-        points = [resolve_run(variant.settings).model_dump() for variant in plan.variants]
+        points = [variant.settings.model_dump() for variant in plan.variants]
         varied = {key for key in points[0] if any(point[key] != points[0][key] for point in points)}
         variants_with = defaultdict[LintFinding, list[str]](list)
         for variant in plan.variants:
-            for finding in rules.check_run(variant.settings):
-                variants_with[finding].append(variant.name)
+            for finding in rules.check_run(variant.composed):
+                variants_with[finding].append(variant.variant)
         for finding, names in variants_with.items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             place = "" if len(names) == len(plan.variants) else f"variant {names[0]}{more}"
@@ -72,7 +71,7 @@ def check_study(plan: Plan) -> list[LintFinding]:
     for variant in plan.variants:
         levels = {factor: level for factor, level in variant.levels.items() if factor != study.compare}
         _, arms = by_levels.setdefault(str(levels), (levels, {}))
-        arms.setdefault(variant.levels[study.compare], variant.settings)
+        arms.setdefault(variant.levels[study.compare], variant.composed)
     facets = list(by_levels.values())
     exact, of_equal_lengths = (_find_equal_arms(study, facets, table) for table in (EXACT, AT_EQUAL_LENGTHS))
     approximate = {pair: reasons for pair, reasons in of_equal_lengths.items() if pair not in exact}

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from grpolab.equalities import Point, differences, rewrite
 from grpolab.errors import RequestError, format_value
 from grpolab.identity import dotted
 from grpolab.readers import trl, verl
 from grpolab.readers.given import Given, Options, load_config
-from grpolab.settings.equalities import Point, differences, rewrite
 from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.run import RunSettings
 

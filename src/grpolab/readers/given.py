@@ -19,12 +19,29 @@ KINDS = {
 }  # fmt: skip
 LARGEST_NOTEBOOK = 16 * LARGEST  # which has its pictures in it
 OTHER_LANGUAGE = re.compile(r"\s*%%(?!capture|time|writefile)")  # a cell that is no Python
+# A key that only such a file has -> what the file is.
+OTHERS = {
+    "actor_rollout_ref": "a config of verl",
+    "worker": "a config of EasyR1, a fork of verl whose keys are others",
+    "actor_train": "a config of ROLL",
+    **dict.fromkeys(("compute_environment", "distributed_type"), "what accelerate starts processes by"),
+    "zero_optimization": "a config of DeepSpeed",
+    **dict.fromkeys(("stage", "finetuning_type", "lora_rank"), "a config of LLaMA-Factory"),
+    **dict.fromkeys(("max_seq_length", "packing", "assistant_only_loss"), "a config for supervised fine-tuning"),
+    "per_device_train_batch_size": "a config of TRL or transformers",
+    "parameters": "a sweep of W&B",
+    "log_history": "the log of a run: use grpolab diagnose --from trl",
+}
 TYPES: dict[type, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int, float), "a number"),
     float: ((int, float), "a number"),
     str: ((str, bool, int, float), "a word"),
 }
+
+
+class Open(str):
+    """The text of a value that the file does not say."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +85,15 @@ def load_config(path: str) -> ConfigFile:
     return ConfigFile(path, "python", "\n".join(text for text in texts if not OTHER_LANGUAGE.match(text)))
 
 
-def flatten(document: Options, prefix: str = "") -> Options:
-    """Return nested mappings as dotted keys."""
-    dotted_keys: Options = {}
-    for key, value in document.items():
-        nested = isinstance(value, dict) and value
-        dotted_keys |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return dotted_keys
+def split_open(pairs: Mapping[str, Any]) -> tuple[Options, dict[str, str]]:
+    """Return the known values of some pairs, and the texts of those that are open."""
+    left_open = {key: str(value) for key, value in pairs.items() if isinstance(value, Open)}
+    return {key: value for key, value in pairs.items() if key not in left_open}, left_open
+
+
+def describe_other(keys: Collection[str]) -> str:
+    """Return what a file is that has none of the keys that were looked for; empty where that is not known."""
+    return next((f"it is {what}" for key, what in OTHERS.items() if key in keys), "")
 
 
 def shorten(value: Any) -> str:

@@ -1,40 +1,32 @@
-"""Read the values in a Python file or notebook from its text. Nothing is run or imported.
+"""Read the calls of a class in a Python file or notebook as keyword/value pairs. Nothing is run or imported.
 
-A name holds what its function, or the file, assigns to it, where all of that is the same: a constant, arithmetic on
-constants, a dict, the default of a command-line option, of a dataclass field or of a parameter. Anything else is
-unknown, and so is what the file changes in a dict or an object.
+A value is known where the file writes it: a constant, arithmetic on constants, a list, a dict, the default of an option
+of its command line or of a field of its classes, a name to which no part of the file gives another value. Everything
+else is open, and so is what any part of the file sets later under the same key.
 """
 
 from __future__ import annotations
 
 import ast
-import math
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from grpolab.readers.given import Open
+
 MOST_STEPS = 20_000  # of the evaluation of one file
-DEEPEST = 40  # values within values
 LARGEST = 1e15  # of a number
-LONGEST = 10_000  # items or characters of a value
 # fmt: off
 OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }
 # fmt: on
 NUMBERS: dict[str, Callable[[Any], Any]] = {"float": float, "int": int}
 CHANGES = ("update", "pop", "clear", "setdefault", "popitem")
-
-
-class Open(Exception):
-    """The file alone does not say a value."""
-
-
-class Unknown(str):
-    """The source of an item of a dict or an object whose value the file does not say."""
+Values = dict[str, list[ast.expr | None]]  # all that a file gives a name; None for what is no expression of its own
 
 
 def parse_python(text: str) -> ast.Module | None:
@@ -50,255 +42,202 @@ def parse_python(text: str) -> ast.Module | None:
 
 def calculate(text: str) -> float | None:
     """Return what an arithmetic expression of plain numbers is; None where it is none."""
-    match parse_python(text):
+    match parse_python(text.strip()):
         case ast.Module(body=[ast.Expr(value=node)]):
-            value = Source(ast.Module([], [])).evaluate_item(node)
+            value = Source(ast.Module([], [])).evaluate(node)
             return value if isinstance(value, int | float) else None
     return None
 
 
 def last_name(node: ast.AST | None) -> str:
-    """Return `GRPOConfig` of `trl.GRPOConfig`; empty for what is no name."""
+    """Return `GRPOConfig` of `trl.GRPOConfig`, and of a call of it; empty for what has no name."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func)
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 class Source:
-    """The assignments, calls, classes and functions of a file, and what its expressions are."""
+    """The calls and classes of a file, and what its expressions are."""
 
     def __init__(self, tree: ast.Module) -> None:
-        # A name is that of its function (`train:args`), or of the file (`:args`).
-        self.names: dict[str, list[ast.expr | None]] = defaultdict(list)  # all that is assigned to each
-        self.changes: dict[str, dict[str | None, str]] = defaultdict(dict)  # name -> key of it (None: any) -> source
-        self.functions: dict[ast.Name, str] = {}  # the function in which each name stands
+        self.assigned: Values = defaultdict(list)  # by name, in whatever function it stands
+        self.options: Values = defaultdict(list)  # defaults of the command line's options
+        self.fields: dict[str, dict[str, ast.expr | None]] = {}  # of each class, with their defaults
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)  # by the last part of what is called
-        self.returns: dict[str, list[ast.expr | None]] = defaultdict(list)  # of each function
-        self.classes: dict[str, ast.ClassDef] = {}
+        self.changes: list[tuple[str, str | None, str]] = []  # whose item or attribute is set, its key, to what
+        self.parameters: set[str] = set()
         self.steps, self.active = 0, list[str]()  # names that are being looked up
         self.is_default = False  # whether the value in hand rests on a default that a user may override
-        nodes = [*ast.walk(tree)]
-        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        shared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
-        for function in functions:  # one within another comes later
-            inside = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
-            own = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
-            own |= {node.id for node in inside if isinstance(node.ctx, ast.Store)} - shared
-            self.functions |= {node: function.name for node in inside if node.id in own}
-            self.returns[function.name] += [each.value for each in ast.walk(function) if isinstance(each, ast.Return)]
-        fields = [field for node in nodes if isinstance(node, ast.ClassDef) for field in node.body]
-        assigned = {target for field in fields for target in ast.iter_child_nodes(field)}  # these are no names
+        nodes, done = [*ast.walk(tree)], set[ast.AST]()  # `done`: names that are fields, or have a value
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                self.fields[node.name] = dict(_list_fields(node))
+                done |= {target for line in node.body for target in ast.iter_child_nodes(line)}
         for node in nodes:
             match node:
                 case (
                     ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value)
                 ):
-                    pairs = [(target, value)]
-                    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                        pairs = [*zip(target.elts, value.elts, strict=False)]
-                    for part, each in pairs:
-                        if isinstance(part, ast.Name) and part not in assigned:
-                            self.names[self.qualify(part)].append(each)
-                            assigned.add(part)
-                        self._change(part, ast.unparse(each))
-                case ast.AugAssign(target=target, value=value):
+                    if isinstance(target, ast.Name) and target not in done:
+                        self.assigned[target.id].append(value)
+                        done.add(target)
                     self._change(target, ast.unparse(value))
-                case ast.Name(ctx=ast.Store()) if node not in assigned:
-                    self.names[self.qualify(node)].append(None)
-                case ast.Import() | ast.ImportFrom():
-                    for alias in node.names:
-                        self.names[f":{alias.asname or alias.name}"].append(None)
+                case ast.AugAssign(target=target):
+                    self._change(target, ast.unparse(node))
                 case ast.Call(func=called):
                     self.calls[last_name(called)].append(node)
                     if isinstance(called, ast.Attribute) and called.attr in CHANGES:
-                        self._change(ast.Subscript(called.value, called), ast.unparse(node))
-                case ast.ClassDef(name=name):
-                    self.classes.setdefault(name, node)
-        for function in functions:
-            self._pass_arguments(function)
-
-    def qualify(self, node: ast.Name) -> str:
-        return f"{self.functions.get(node, '')}:{node.id}"
+                        self.changes.append((last_name(called.value), None, ast.unparse(node)))
+                case ast.Name(id=name, ctx=ast.Store()) if node not in done:
+                    self.assigned[name].append(None)
+                case ast.alias(name=name, asname=other):
+                    self.assigned[other or name].append(None)
+        for call in self.calls["add_argument"]:
+            self._add_option(call)
+        for keyword in [keyword for call in self.calls["set_defaults"] for keyword in call.keywords]:
+            self.options[keyword.arg or ""].append(keyword.value)
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                self._add_parameters(node)
 
     def _change(self, target: ast.expr, source: str) -> None:
-        """Note that an item or attribute of what a name holds is set."""
+        """Note that an item or attribute is set."""
         match target:
-            case ast.Attribute(value=ast.Name() as name, attr=key):
-                self.changes[self.qualify(name)][key] = source
-            case ast.Subscript(value=ast.Name() as name, slice=place):
-                item = str(place.value) if isinstance(place, ast.Constant) else None
-                self.changes[self.qualify(name)][item] = source
-            case ast.Attribute(value=owner) | ast.Subscript(value=owner):
-                self._change(owner, source)
+            case ast.Attribute(value=owner, attr=key) | ast.Subscript(value=owner, slice=ast.Constant(value=key)):
+                self.changes.append((last_name(owner), str(key), source))
+            case ast.Subscript(value=owner):
+                self.changes.append((last_name(owner), None, source))
 
-    def _pass_arguments(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Assign to a function's parameters what its calls in the file give, or their defaults."""
+    def _add_option(self, call: ast.Call) -> None:
+        """Note the default of an option of the command line; one without is open."""
+        told = {keyword.arg: keyword.value for keyword in call.keywords}
+        action = getattr(told.get("action"), "value", "")
+        implied = ast.Constant(action == "store_false") if action in ("store_true", "store_false") else None
+        for name in [str(each.value) for each in call.args if isinstance(each, ast.Constant)]:
+            self.options[name.lstrip("-").replace("-", "_")].append(told.get("default", implied))
+
+    def _add_parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Give a function's parameters what its calls in the file pass, or their defaults."""
         arguments = function.args
-        places = [*arguments.posonlyargs, *arguments.args]
-        defaults = [*[None] * (len(places) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
-        is_method = bool(places) and places[0].arg in ("self", "cls")
-        parameters = [*zip([*places, *arguments.kwonlyargs], defaults, strict=True)][is_method:]
-        calls = self.calls[function.name]
-        for at, (parameter, default) in enumerate(parameters):
-            owner, values = last_name(parameter.annotation), self.names[f"{function.name}:{parameter.arg}"]
-            default = ast.Call(ast.Name(owner), [], []) if default is None and owner in self.classes else default
-            for call in calls:
-                passed = [each.value for each in call.keywords if each.arg in (parameter.arg, None)]
-                values.append(next(iter(passed or call.args[at : at + 1]), default))
-            values += [] if calls else [default]
+        places = [each for each in [*arguments.posonlyargs, *arguments.args] if each.arg not in ("self", "cls")]
+        defaults = {**dict(zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))}
+        defaults |= zip(reversed(places), reversed(arguments.defaults), strict=False)
+        for at, parameter in enumerate([*places, *arguments.kwonlyargs]):
+            name = parameter.arg
+            self.parameters.add(name)
+            for call in self.calls[function.name] or [ast.Call(ast.Name(function.name), [], [])]:
+                by_name = [each.value for each in call.keywords if each.arg in (name, None)]
+                value = next(iter(by_name or call.args[at : at + 1]), defaults.get(parameter))
+                if getattr(value, "id", "") != name:
+                    self.assigned[name].append(value)
 
     # Values.
 
     def evaluate(self, node: ast.expr | None) -> Any:
-        """Return what an expression is. Raises Open where the file alone does not say it."""
+        """Return what an expression is; open where the file alone does not say it."""
         self.steps += 1
-        if node is None or self.steps > MOST_STEPS or len(self.active) > DEEPEST:
-            raise Open
-        try:
-            value = self._evaluate(node)
-        except (ArithmeticError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-            raise Open from error
-        is_large = isinstance(value, int | float) and LARGEST < abs(value) < math.inf
-        if isinstance(value, Unknown) or is_large or (isinstance(value, str | list | dict) and len(value) > LONGEST):
-            raise Open
-        return value
+        value: Any = Open()
+        if node is not None and self.steps < MOST_STEPS:
+            try:
+                value = self._evaluate(node)
+            except (ArithmeticError, ValueError, TypeError, RecursionError):
+                value = Open()
+        if isinstance(value, int | float) and LARGEST < abs(value) < float("inf"):
+            value = Open()
+        return value if not isinstance(value, Open) else Open(ast.unparse(node) if node else "what is set later")
 
-    def evaluate_item(self, node: ast.expr | None) -> Any:
-        """Return what an expression is, or that it is unknown."""
-        try:
-            return self.evaluate(node)
-        except Open:
-            return Unknown(ast.unparse(node) if node is not None else "what is set later")
-
-    def evaluate_all(self, nodes: Collection[ast.expr | None]) -> Any:
-        """Return what all of some expressions are. Raises Open where they differ."""
+    def evaluate_all(self, nodes: Iterable[ast.expr | None]) -> Any:
+        """Return what all of some expressions are; open where they differ."""
         values = [self.evaluate(node) for node in nodes]
-        if any(value != values[0] for value in values):
-            raise Open
-        return values[0]
+        return values[0] if values and all(value == values[0] for value in values) else Open()
 
     def _evaluate(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=bool() | int() | float() | str() | None as value):
                 return value
-            case ast.Name() if (name := self.qualify(node)) not in self.active:
+            case ast.Name(id=name) if name not in self.active:
                 self.active.append(name)
-                try:
-                    value = self.evaluate_all(self.names[name])
-                finally:
-                    self.active.remove(name)
-                return self.apply_changes(value, name) if isinstance(value, dict) else value
+                value = self.evaluate_all(self.assigned[name])
+                self.active.remove(name)
+                return self.apply_changes(value, {name}) if isinstance(value, dict) else value
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.evaluate(operand)
-            case ast.BinOp(op=op, left=left, right=right):
+            case ast.BinOp(op=op, left=left, right=right) if type(op) in OPERATIONS:
                 one, other = self.evaluate(left), self.evaluate(right)
                 are_numbers = isinstance(one, int | float) and isinstance(other, int | float)
-                is_power = isinstance(op, ast.Pow) and (abs(other) > 16 or abs(one) > 1e6)
-                if is_power or not (are_numbers or (isinstance(op, ast.Add) and isinstance(one, str | list))):
-                    raise Open
-                return OPERATIONS[type(op)](one, other)
-            case ast.IfExp(body=body, orelse=orelse):
-                return self.evaluate_all([body, orelse])
+                return OPERATIONS[type(op)](one, other) if are_numbers else Open()
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return [self.evaluate(part) for part in parts]
+                values = [self.evaluate(part) for part in parts]
+                return Open() if any(map(_has_open, values)) else values
             case ast.Dict(keys=keys, values=values):
-                made: dict[Any, Any] = {}
-                for key, each in zip(keys, values, strict=True):
-                    made |= self.evaluate(each) if key is None else {self.evaluate(key): self.evaluate_item(each)}
-                return made
-            case ast.Attribute(value=ast.Name(id=name), attr=key) if name in self.classes:
-                return self.read_fields(self.classes[name])[key]
-            case ast.Attribute(value=owner, attr=key):
-                return self.evaluate(owner)[key]
-            case ast.Subscript(value=owner, slice=place):
-                return self.evaluate(owner)[self.evaluate(place)]
-            case ast.Call():
-                return self._call(node)
-        raise Open
+                names = [str(key.value) if isinstance(key, ast.Constant) else None for key in keys]
+                return self.read_keywords(map(ast.keyword, names, values))
+            case ast.Attribute(value=owner, attr=key) if not any(changed == key for _, changed, _ in self.changes):
+                self.is_default |= last_name(owner) not in self.fields
+                return self.evaluate_all(self._find_defaults(owner, key))
+            case ast.Subscript(value=owner, slice=ast.Constant(value=key)):
+                mapping = self.evaluate(owner)
+                return mapping.get(key, Open()) if isinstance(mapping, dict) else Open()
+            case ast.Call(func=ast.Name(id="float" | "int" as name), args=[argument]):
+                return NUMBERS[name](self.evaluate(argument))
+            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+                return self.read_keywords(keywords)
+            case ast.Call(args=[_, default]) if ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
+                self.is_default = True
+                return self.evaluate(default)
+        return Open()
 
-    def apply_changes(self, value: dict[str, Any], name: str) -> dict[str, Any]:
-        """Return a dict or an object in which what the file changes is unknown."""
-        made = dict(value)
-        for key, source in self.changes.get(name, {}).items():
-            if key is None:
-                made = {each: Unknown(source) for each in made} | {f"**{source}": Unknown(source)}
-            else:
-                made[key] = Unknown(f"{made[key]} or {source}" if key in made else f"{source}, set later")
+    def _find_defaults(self, owner: ast.expr, key: str) -> list[ast.expr | None]:
+        """Return what an attribute is of the parsed command line, or of a class of the file as it stands there."""
+        name = last_name(owner)
+        if isinstance(owner, ast.Call) and name == "parse_args":
+            return self.options[key]
+        if name in self.fields:
+            is_filled = isinstance(owner, ast.Call) and bool(owner.args or owner.keywords)
+            return [None if is_filled else self.fields[name].get(key)]
+        values = [value for value in self.assigned.get(name, []) if value] if isinstance(owner, ast.Name) else []
+        lists = [self._find_defaults(value, key) if isinstance(value, ast.Call) else [None] for value in values]
+        return [default for each in lists for default in each]
+
+    def apply_changes(self, pairs: dict[str, Any], names: set[str]) -> dict[str, Any]:
+        """Return the items of what has some names, those open that the file sets later."""
+        made = dict(pairs)
+        for owner, key, source in self.changes:
+            if key is None and owner in names | self.parameters:
+                made = {each: Open(source) for each in made} | {f"**{source}": Open(source)}
+            elif key is not None and (owner in names or key in made):
+                made[key] = Open(f"{made[key]} or {source}" if key in made else f"{source}, set later")
         return made
 
-    def _call(self, node: ast.Call) -> Any:
-        name = ast.unparse(node.func)
-        if name in NUMBERS:
-            return NUMBERS[name](*map(self.evaluate, node.args))
-        if name in ("os.environ.get", "os.getenv"):
-            self.is_default = True
-            return self.evaluate(node.args[1])
-        if name in ("vars", "asdict"):
-            return self.evaluate(node.args[0])
-        if name == "dict" and not node.args:
-            return self.read_keywords(node.keywords)
-        if last_name(node.func) == "parse_args":
-            self.is_default = True
-            return self.read_parsers()
-        if name not in self.classes:
-            return self.evaluate_all(self.returns[name])
-        self.is_default |= not node.args and not node.keywords
-        fields = self.read_fields(self.classes[name])
-        by_place = dict(zip(fields, map(self.evaluate_item, node.args), strict=False))
-        by_name = self.read_keywords(node.keywords)
-        others = [key for key in by_name if key.startswith("**")]  # any field may be in these
-        return {name: Unknown(others[0]) if others else item for name, item in fields.items()} | by_place | by_name
-
-    def read_keywords(self, keywords: Collection[ast.keyword]) -> dict[str, Any]:
+    def read_keywords(self, keywords: Iterable[ast.keyword]) -> dict[str, Any]:
         """Return a call's keywords, with those that `**` brings."""
         made: dict[str, Any] = {}
         for keyword in keywords:
-            item = self.evaluate_item(keyword.value)
+            item = self.evaluate(keyword.value)
             mapping = item if isinstance(item, dict) else {f"**{item}": item}
             made |= mapping if keyword.arg is None else {keyword.arg: item}
         return made
 
-    def read_fields(self, node: ast.ClassDef) -> dict[str, Any]:
-        """Return a class's fields with their defaults, those of its bases in the file too."""
-        made: dict[str, Any] = {}
-        for base in [self.classes[last_name(base)] for base in node.bases if last_name(base) in self.classes]:
-            made |= self.read_fields(base)
-        for field in node.body:
-            match field:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name), value=default)
-                    | ast.Assign(targets=[ast.Name(id=name)], value=default)
-                ):
-                    if isinstance(default, ast.Call) and last_name(default.func).lower() == "field":
-                        default = next((each.value for each in default.keywords if each.arg == "default"), None)
-                    made[name] = self.evaluate_item(default)
-        return made
-
-    def read_parsers(self) -> dict[str, Any]:
-        """Return the options that the file's parsers take, with their defaults."""
-        made: dict[str, Any] = {}
-        for call in self.calls["add_argument"]:
-            names = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
-            given = self.read_keywords(call.keywords)
-            long = next((name for name in names if name.startswith("--")), "".join(names[:1]))
-            item = given.get("default", {"store_true": False, "store_false": True}.get(str(given.get("action"))))
-            if type(item) is str and str(given.get("type")) in NUMBERS:
-                item = NUMBERS[str(given["type"])](item)
-            if given.get("required") or not long.startswith("-"):
-                item = Unknown(f"{long}, which must be given")
-            key = str(given.get("dest", long.lstrip("-").replace("-", "_")))
-            made[key] = item if made.get(key, item) == item else Unknown(f"{made[key]} or {item}")
-        return made
-
     def read_config(self, call: ast.Call) -> tuple[dict[str, Any], list[str]]:
         """Return what an object is in the end that a call of a class makes, and the keys that rest on defaults."""
-        own = self.classes.get(last_name(call.func))
-        made, overridable = self.read_fields(own) if own else {}, list[str]()
+        made, overridable = dict[str, Any](), list[str]()
         for keyword in call.keywords:
             self.is_default = False
             items = self.read_keywords([keyword])
             overridable += items if self.is_default else []
-            made |= items
-        names = {name for name, values in self.names.items() if call in values}
-        for name, values in [*self.names.items()]:  # also what is set where it is called otherwise
-            if name in names or any(isinstance(each, ast.Name) and self.qualify(each) in names for each in values):
-                made = self.apply_changes(made, name)
-        return made, overridable
+            made |= {key: Open(item) if _has_open(item) else item for key, item in items.items()}
+        return self.apply_changes(made, {name for name, values in self.assigned.items() if call in values}), overridable
+
+
+def _list_fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the fields of a class with their defaults, `field(default=..)` among them."""
+    for line in node.body:
+        match line:
+            case ast.AnnAssign(target=target, value=default) | ast.Assign(targets=[target], value=default):
+                if isinstance(default, ast.Call) and last_name(default).lower() == "field":
+                    default = next((each.value for each in default.keywords if each.arg == "default"), None)
+                yield last_name(target), default
+
+
+def _has_open(item: Any) -> bool:
+    return isinstance(item, Open) or (isinstance(item, dict) and any(map(_has_open, item.values())))

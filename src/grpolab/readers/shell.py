@@ -1,297 +1,326 @@
-"""Read the training command of a bash script, as it starts for somebody who set nothing. Nothing is run.
+"""Read the commands of a bash script as words, as they are for somebody who set nothing. Nothing is run.
 
-The script is read once, command by command: assignments, arrays, `${X:-default}`, `$((..))`, tests of what is known.
-What only a run can tell, or is not read, stays in its word as it is written, and is listed as open: `"$@"`, `$(..)`, a
-variable that nothing sets, or that an undecided condition, a loop, a function or a pipe may set.
+A script is read once, from top to bottom: assignments, arrays, `${X:-default}` and `$((..))` of numbers are followed.
+Everything else that bash expands stays as it is written, and its word is open: `$(..)`, `"$@"`, a variable that nothing
+sets. No condition is decided: what a branch, a loop, a function or a command behind `&&` may set is open from there on.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import functools
 import itertools
-import operator
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from grpolab.readers import shell_words as sh
+from grpolab.bounded import parse_value
+from grpolab.readers.given import Open
 from grpolab.readers.python import calculate
-from grpolab.readers.shell_words import ASSIGNMENT, GAP, OPEN, PART, ScriptError, mark_open, unmark
 
-MOST_SPENT = 1 << 20  # characters that expansions make, and variables that branches copy
-_NAMED = r"\$(?:([A-Za-z_]\w*|[@*#?$!\d-])|\{(\w+|[@*#])(\[[@*]\])?(?:(:?[-=])(.*)|(.*))\})"
-PARAMETER = re.compile(_NAMED, re.DOTALL)  # the last group: a form that is not read
+MOST_SPENT = 1 << 22  # characters that are expanded
+LONGEST_OPEN = 2000  # characters of an open part
+START, END = "\ue000", "\ue001"  # around the open parts of a value
+MARKS = re.compile(f"[{START}{END}]")
+FIELD = re.compile(f"(?:{START}[^{END}]*{END}|\\S)+")
+CLOSE = {"$((": "))", "((": "))", "${": "}", "$(": ")", "<(": ")", ">(": ")", "(": ")", "$'": "'"}
+OPENER = re.compile(r"\$?\(\(|\$\{|[$<>]?\(|\$?'|[`\"]")
+QUOTED_OPENER = re.compile(r"\$\(\(|\$[({]|`")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
+COUNTED = re.compile(r"\b[A-Za-z_]\w*+(?=\s*+(?:\+\+|--|\W?=(?!=)))|(?<=\+\+|--)[A-Za-z_]\w*")  # set in `((..))`
+BLANKS = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
+OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&?|&|\(\s*\)|[;()\n]")
+REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()[ \t]*")
+WORD_END = re.compile(r"[ \t\r\n;&|()]|[<>](?!\()")
+NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[@*#?$!\d-])")
+PARAMETER = re.compile(r"(\w+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)  # within `${..}`
+IDLE = re.compile(r"\$#|\bgetopts\b|^\w+ in \"?\$[@*]\"?$")  # a loop over the arguments, of which there are none
+BEGINS = {"if", "while", "until", "for", "select", "case", "{", "("}
+BRANCHES = {"elif", "else", ";;", ";&", ";;&"}
+ENDS = {"fi", "done", "esac", "}", ")"}
+KEYWORDS = BEGINS | BRANCHES | ENDS | {"then", "do", "!", "time", "function"}
 DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
+SETS = {"let", "read", "unset", "mapfile", "readarray", "printf", "getopts"}  # these set variables by name
 OF_THE_MACHINE = {"HOME", "USER", "PWD", "HOSTNAME", "PATH", "RANDOM", "SECONDS", "UID", "BASH_SOURCE"}
-ABSENT = re.compile(r"import torch_npu|\bnpu-smi\b|\brocm-smi\b")  # probes for special hardware, which fail
-FALLBACK = re.compile(r"\|\|\s*echo\s+(\w+)\W*$")  # and what `$(probe && echo A || echo B)` says then
-COUNTS = re.compile(r"\+\+|--|(?<![<>=!])=(?!=)|<<=|>>=")  # signs in `(( .. ))` that set a variable
-COMPARISONS = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
-Variables = dict[str, list[str]]  # the elements of each; a scalar has one
+FLAG = re.compile(r"--([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command with its words expanded; an open part stands in them as it is written."""
-
-    words: tuple[str, ...]
-    open: Mapping[int, str]  # number of a word -> its open parts
-    notes: list[str]  # a sentence for each thing that was not read
+class ScriptError(ValueError):
+    """A script that cannot be read to its end; the text says why."""
 
 
-def find_training_command(text: str, is_training: Callable[[list[str]], bool]) -> Command | None:
-    """Return the first command of a script that is a training, by its expanded words; None where there is none."""
-    reader, notes = _Reader(is_training), list[str]()
+def find_training_command(text: str, is_training: Callable[[list[str]], bool]) -> tuple[list[str], list[str]] | None:
+    """Return the words of the first command that is a training, and a sentence for each thing that was not read."""
+    trainings, notes = list[list[str]](), list[str]()
     try:
-        reader.read(sh.MARKS.sub("?", text).replace("\r\n", "\n"))
+        for fields in _Script().read(MARKS.sub("?", text).replace("\r\n", "\n")):
+            words = [Open(MARKS.sub("", field)) if START in field else field for field in fields]
+            if words[0] not in ("echo", "printf", "cat", "grep") and is_training(words) and words not in trainings:
+                trainings.append(words)
     except (ScriptError, RecursionError) as error:
         reason = str(error) if isinstance(error, ScriptError) else "it nests deeply"
         notes = [f"not all of the script is read: {reason}"]
-    if not reader.trainings:
-        return None
-    if len(reader.trainings) > 1:
-        notes.append(f"the script starts {len(reader.trainings)} trainings, the first is read")
-    words = next(iter(reader.trainings))
-    parts = {at: ", ".join(part[1] for part in PART.finditer(word)) for at, word in enumerate(words)}
-    return Command(tuple(map(unmark, words)), {at: text for at, text in parts.items() if text}, notes)
+    if len(trainings) > 1:
+        notes.append(f"the script starts {len(trainings)} trainings, the first is read")
+    return (trainings[0], notes) if trainings else None
 
 
-@dataclass
-class _Block:
-    """A compound command that is being read. `taken` and `rest` are None where only a run can tell."""
-
-    kind: str
-    start: Variables  # before the branch in hand
-    is_certain: bool  # it is run, if what is around it is
-    taken: bool | None  # the branch in hand is run
-    rest: bool | None  # a later branch may be run
-    rest_before: bool | None = None  # the same before the branch in hand
-    ways: list[Variables] = field(default_factory=list)  # the variables behind each branch that may be run
-    word: str | None = None  # of `case`
+def find_program_end(words: Sequence[str]) -> int:
+    """Return the number of the first word behind the program, whose words are the trainer's; 0 where there is none."""
+    for number, (left, word) in enumerate(itertools.pairwise(words), start=1):
+        is_module = left in ("-m", "--module") and word not in LAUNCHERS
+        if word.endswith(".py") or is_module or (left, word) in (("swift", "rlhf"), ("trl", "grpo")):
+            return number + 1
+    return 0
 
 
-class _Reader:
-    """The variables and the trainings of a script."""
+def read_flags(words: Iterable[str]) -> dict[str, Any]:
+    """Return `--key value ..` and `--key=value` as YAML reads the values; of a key that is repeated the last counts."""
+    texts: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        text: str | None = word
+        if match := FLAG.fullmatch(word):
+            name, text = match[1].replace("-", "_"), match[2]
+            texts.pop(name, None)
+            texts[name] = []
+        if name and text is not None:
+            texts[name].append(Open(text) if isinstance(word, Open) else text)
+    return {name: _read_values(values) for name, values in texts.items()}
 
-    def __init__(self, is_training: Callable[[list[str]], bool]) -> None:
-        self.is_training = is_training
-        self.trainings: dict[tuple[str, ...], None] = {}  # words of each, with marks
-        self.variables: Variables = {}
-        self.blocks: list[_Block] = []
-        self.has_ended = self.has_arguments = False
+
+def _read_values(texts: Sequence[str]) -> Any:
+    """Return what stands behind a flag; a colon makes no mapping of it."""
+    if any(isinstance(text, Open) for text in texts):
+        return Open(" ".join(texts))
+    pairs = [(text, parse_value(text)) for text in texts]
+    values = [text if isinstance(value, dict) and text[0] != "{" else value for text, value in pairs]
+    return values if len(values) > 1 else values[0] if values else True
+
+
+# Commands and words as they are written.
+
+
+def find_end(text: str, at: int, is_quoted: bool = False) -> int:
+    """Return the place behind the character, quotation or expansion here. Raises ScriptError where it has no end."""
+    if text[at] == "\\":
+        return min(at + 2, len(text))
+    if name := NAME.match(text, at):
+        return name.end()
+    if (opener := (QUOTED_OPENER if is_quoted else OPENER).match(text, at)) is None:
+        return at + 1
+    close = CLOSE.get(opener[0], opener[0])
+    at = opener.end()
+    while not text.startswith(close, at):
+        if at >= len(text):
+            raise ScriptError(f"a quotation or bracket is not closed: {close} is missing")
+        if close == "'":
+            at = text.find("'", at) % (len(text) + 1)
+        elif text[at] == "#" and close == ")" and text[at - 1] in " \t\n(":
+            at = text.find("\n", at) % (len(text) + 1)
+        else:
+            at = find_end(text, at, close == '"')
+    return at + len(close)
+
+
+def find_word_end(text: str, at: int) -> int:
+    """Return the place behind a word, the list of an array with it."""
+    start = at
+    while at < len(text):
+        is_list = text[at] == "(" and ASSIGNMENT.fullmatch(text, start, at)
+        if WORD_END.match(text, at) and not is_list:
+            break
+        at = find_end(text, at)
+    return at
+
+
+def split_commands(text: str) -> Iterator[tuple[list[str], str]]:
+    """Yield each command's words and the operator behind it; comments, redirections and here-documents are left out."""
+    text, at, words, documents = f"{text}\n", 0, list[str](), list[str]()
+    while at < len(text):
+        if match := BLANKS.match(text, at):
+            at = match.end()
+        elif match := REDIRECTION.match(text, at):
+            at = find_word_end(text, match.end())
+            if match[0].strip().endswith(("<<", "<<-")):
+                documents.append(text[match.end() : at].strip("'\"\\"))
+        elif (match := OPERATOR.match(text, at)) and not text.startswith("((", at):
+            if match[0] != "\n" or words:  # a line may end behind `&&`
+                yield words, match[0]
+            words, at = [], match.end()
+            while match[0] == "\n" and documents:
+                document = re.compile(rf"^[ \t]*{re.escape(documents.pop(0))}$", re.MULTILINE).search(text, at)
+                at = document.end() if document else len(text)
+        else:
+            end = find_end(text, at) if text[at] == "(" else find_word_end(text, at)
+            words.append(text[at:end])
+            at = end
+
+
+class _Script:
+    """The variables of a script, as far as it is read."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, list[str]] = {}  # the elements of each; a scalar has one
+        # Compound commands around the one in hand: kind, and what the variables that are set in it were before it.
+        self.blocks: list[tuple[str, dict[str, list[str]]]] = []
+        self.is_set = False  # `set -- ..` gave $1 a value
         self.spent = 0
 
-    def read(self, text: str) -> None:
-        """Read a script. Raises ScriptError where it cannot be read to its end."""
-        outcome: bool | None = True
-        for joint, words, behind in sh.split_commands(text):
-            self.spend(1)
-            # Behind `&&` or `||` a command is run, or not, or only a run can tell; in a pipe it sets nothing outside.
-            is_chained, is_piped = joint in ("&&", "||"), bool({joint, behind} & {"|", "|&"}) or behind == "&"
-            is_open = is_piped or (is_chained and outcome is None)
-            taken = None if is_open else not is_chained or outcome is (joint == "&&")
-            is_dead = self.has_ended or any(block.taken is False for block in self.blocks)
-            match words[0]:
-                case kind if kind in sh.OPENERS:
-                    taken = None if kind in ("function", "(") else taken
-                    self.blocks.append(block := _Block(kind, self.variables, taken is not None, taken, taken))
-                    if kind in ("function", "(", "{"):
-                        self.begin_branch(True)
-                    elif kind == "case" and not is_dead:
-                        block.word = self.get_known(self.expand_text(words[1]))
-                    elif kind == "for" and not is_dead:
-                        self.variables[words[1]] = [mark_open(" or ".join(words[3:]) or "$@")]
-                case "then" if self.blocks:
-                    self.begin_branch(outcome)
-                case "do" if self.blocks:  # only a run can tell how often
-                    self.begin_branch(None)
-                case "else" if self.blocks:
-                    self.end_branch()
-                    self.begin_branch(True)
-                case "pattern" if self.blocks and not is_dead:
-                    word, is_default = self.blocks[-1].word, words[1:] == ["*"]
-                    patterns = [self.expand_text(pattern) for pattern in words[1:]]
-                    is_fit = word is not None and any(fnmatch.fnmatchcase(word, pattern) for pattern in patterns)
-                    self.begin_branch(is_default or (None if word is None else is_fit))
-                case "elif" | ";;" if self.blocks:
-                    self.end_branch()
-                    self.blocks[-1].taken = self.blocks[-1].rest
-                case closer if closer in sh.CLOSERS and self.blocks:
-                    self.end_branch()
-                    block = self.blocks.pop()
-                    is_passed = block.rest is not False or is_piped or not block.is_certain
-                    ways = [block.start] * (is_passed or not block.ways) + block.ways
-                    self.variables = functools.reduce(merge_ways, ways)
-                    outcome = outcome if closer in ("}", ")") else True
-                case _ if not is_dead and taken is not False:
-                    before = self.variables
-                    self.variables = self.copy(before) if taken is None else before
-                    outcome = self.read_simple(words[words[0] == "!" :], is_chained)
-                    if taken is None:
-                        self.variables = merge_ways(before, self.variables)
-                    if outcome is not None and words[0] == "!":
-                        outcome = not outcome
+    def read(self, text: str) -> Iterator[list[str]]:
+        """Yield the words of each command that is no assignment. Raises ScriptError where the script is not read on."""
+        joint = ";"
+        for words, operator in split_commands(text):
+            if operator == ")" and self.blocks and self.blocks[-1][0] == "case":  # a pattern
+                continue
+            while words and words[0] in KEYWORDS:
+                keyword, *words = words
+                self.read_keyword(keyword, words)
+                words = [] if keyword in ("for", "select", "case") else words[keyword == "function" :]
+            if is_chained := joint in ("&&", "||", "|") or operator in ("|", "&"):  # it may be run or not, or apart
+                self.read_keyword("(", [])
+            yield from filter(None, [self.read_command(words)])
+            if is_chained:
+                self.read_keyword(")", [])
+            elif words[:1] == ["exit"] and not self.blocks:
+                break
+            self.read_keyword(operator, [])
+            joint = operator
 
-    def copy(self, variables: Variables) -> Variables:
-        self.spend(len(variables))
-        return dict(variables)
+    def read_keyword(self, keyword: str, behind: Sequence[str]) -> None:
+        """Begin a compound command, or end a branch of one: what was set in it is open from there on."""
+        if keyword in BEGINS:
+            is_idle = keyword in ("while", "until", "for") and IDLE.search(" ".join(behind)) and not self.is_called()
+            self.blocks.append(("idle" if is_idle else keyword, {}))
+            if keyword in ("for", "select") and behind:
+                self.leave_open(COUNTED.findall(behind[0]) or behind[:1], " or ".join(behind[2:]))
+        elif keyword in BRANCHES | ENDS and self.blocks:
+            kind, before = self.blocks.pop()
+            for name, elements in before.items():
+                behind_it, self.variables[name] = self.variables[name], elements
+                self.set(name, merge(elements, behind_it))
+                before[name] = self.variables[name]
+            self.blocks += [] if keyword in ENDS else [(kind, before)]
 
-    def begin_branch(self, holds: bool | None) -> None:
-        """Begin a branch of the innermost block, by its condition."""
-        block = self.blocks[-1]
-        block.start, self.variables, block.rest_before = self.variables, self.copy(self.variables), block.rest
-        block.taken = False if False in (block.rest, holds) else None if None in (block.rest, holds) else True
-        if block.taken is not False:
-            block.rest = False if holds else None
+    def is_called(self) -> bool:
+        """Tell whether $1 may have a value, as in a function; the script itself is started without."""
+        return self.is_set or any(kind == "{" for kind, _ in self.blocks)
 
-    def end_branch(self) -> None:
-        """End the branch in hand; the next one begins with the variables before it."""
-        block = self.blocks[-1]
-        if block.taken is not False:
-            block.ways.append(self.variables)
-        self.variables = self.copy(block.start)
+    def find(self, name: str) -> list[str] | None:
+        """Return a variable's elements, None where it has none; in a function only what is set there is known."""
+        inside = [*itertools.dropwhile(lambda block: block[0] != "{", self.blocks)]
+        is_open = inside and not any(name in before for _, before in inside)
+        return [mark(f"${name}")] if is_open else self.variables.get(name)
 
-    def read_simple(self, words: list[str], is_chained: bool) -> bool | None:
-        """Read an assignment, a test or a program; return whether it succeeds, None where only a run can tell."""
+    def read_command(self, words: list[str]) -> list[str]:
+        """Read assignments; return the expanded words of any other command."""
+        if not words or any(kind == "idle" for kind, _ in self.blocks):
+            return []
         first = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
         if first == len(words) or words[first] in DECLARATIONS:
-            for word in words:
-                if match := ASSIGNMENT.match(word):
-                    self.assign(word, *match.groups())
-            return True
-        if words[0] in ("[", "[[", "test") or words[-1] == "]]":
-            return self.decide([self.expand_text(word) for word in words if word not in ("[", "[[", "test", "]", "]]")])
-        if words[0].startswith("(("):
-            names = re.findall(r"[A-Za-z_]\w*", words[0]) if COUNTS.search(words[0]) else []
-            self.variables |= {name: [mark_open(words[0])] for name in names}
-            return None
-        fields = [each for word in words[first:] for each in self.expand_words(word)] or [":"]
-        name = fields[0]
-        if name in ("exit", "return", "break", "continue") and not is_chained:
-            self.has_ended = not self.blocks
-            if self.blocks:
-                block = self.blocks[-1]
-                block.taken = False
-                if name == "exit":  # what trains is another branch
-                    block.rest = block.rest_before
-                else:
-                    block.ways.append(self.variables)
-        elif name in ("read", "unset"):
-            self.variables |= {each: [mark_open(f"${each}")] for each in fields[1:]}
-        self.has_arguments |= name == "set" and "--" in fields
-        fields = fields[1:] if name == "eval" else fields
-        if name not in ("echo", "printf", "cat", "grep") and self.is_training(list(map(unmark, fields))):
-            self.trainings.setdefault(tuple(fields))
-        return True if name in (":", "true") else False if name == "false" or ABSENT.search(" ".join(fields)) else None
+            for match in [match for word in words if (match := ASSIGNMENT.match(word))]:
+                self.assign(match.string[match.end() :], *match.groups())
+            return []
+        if words[0].startswith("((") or words[0] in SETS:
+            self.leave_open(COUNTED.findall(" ".join(words)) or words[1:], words[0])
+        fields = [each for word in words[first:] for each in self.expand(word)]
+        self.is_set |= fields[:1] == ["set"] and "--" in fields
+        return fields[1:] if fields[:1] == ["eval"] else fields
 
-    def decide(self, operands: list[str]) -> bool | None:
-        """Decide `[ .. ]`; a variable that nothing sets is empty in it."""
-        match [self.get_known(operand) for operand in operands]:
-            case ["-z" | "-n" as sign, str(text)]:
-                return (text == "") is (sign == "-z")
-            case [str(left), "=" | "==" | "!=" as sign, str(right)]:
-                return fnmatch.fnmatchcase(left, right) is (sign != "!=")
-            case [str(left), str(sign), str(right)] if sign in COMPARISONS and (left + right).isdecimal():
-                return bool(COMPARISONS[sign](int(left or 0), int(right or 0)))
-        return None
+    def assign(self, right: str, name: str, index: str | None, more: str) -> None:
+        """Read `NAME=..`, `NAME+=..` or `NAME=(..)`; where an index is given, the whole array is open."""
+        if index:
+            self.leave_open([name], f"{name}{index}={right}")
+            return
+        if is_list := right.startswith("("):
+            parts = [part for words, _ in split_commands(right[1:-1]) for part in words]
+            elements = [each for part in parts for each in self.expand(part)]
+        else:
+            elements = [self.expand_text(right)]
+        old = (self.find(name) or []) if more else []
+        self.set(name, [*old, *elements] if is_list else ["".join(old[:1] + elements), *old[1:]])
+
+    def leave_open(self, names: Iterable[str], source: str) -> None:
+        for name in names:
+            self.set(name, [mark(source or f"${name}")])
+
+    def set(self, name: str, elements: list[str]) -> None:
+        for _, before in self.blocks[-1:]:
+            before.setdefault(name, self.find(name) or [])
+        self.variables[name] = elements
 
     # Values.
 
     def spend(self, count: int) -> None:
-        """Count characters that are made and variables that are copied. Raises ScriptError where they are too many."""
+        """Count what is expanded. Raises ScriptError where it is too much."""
         self.spent += count
         if self.spent > MOST_SPENT:
             raise ScriptError("it is too long, or its variables become too large")
 
-    def get_known(self, text: str) -> str | None:
-        """Return a value in which nothing is open; what nothing sets is empty."""
-        return None if OPEN in text else PART.sub("", text)
-
-    def assign(self, word: str, name: str, index: str | None, more: str) -> None:
-        """Read `NAME=..`, `NAME+=..` or `NAME=(..)`; where an index is given, the whole array is open."""
-        right, old = word.partition("=")[2], self.variables.get(name, []) if more else []
-        if index:
-            self.variables[name] = [mark_open(word)]
-        elif right.startswith("("):
-            tokens = [token for token in sh.split_tokens(right[1:-1]) if token != "\n"]
-            self.variables[name] = [*old, *(each for token in tokens for each in self.expand_words(token))]
-        else:
-            self.variables[name] = ["".join(old[:1]) + self.expand_text(right), *old[1:]]
-
     def expand_text(self, word: str) -> str:
         """Return a word as one value."""
-        return self.expand(word, is_split=False).replace(GAP, " ")
+        return " ".join(self.expand(word))
 
-    def expand_words(self, word: str) -> list[str]:
-        """Return the words that a word becomes."""
-        return [each for each in self.expand(word, is_split=True).split(GAP) if each]
-
-    def expand(self, word: str, is_split: bool, quoted: bool = False) -> str:
-        """Return a word without its quotes and with its expansions, GAP between the words that it becomes."""
-        at, pieces = 0, list[str]()
+    def expand(self, word: str, is_quoted: bool = False) -> list[str]:
+        """Return the words that a word becomes, without quotes and with what its expansions are."""
+        at, fields = 0, [""]
         while at < len(word):
-            start, at = at, sh.find_piece_end(word, at, quoted)
-            if (name := PARAMETER.match(word, start)) and name[1]:
-                at = name.end()
+            start, at = at, find_end(word, at, is_quoted)
             piece = word[start:at]
-            if piece[0] in "$`" and len(piece) > 1 and not piece.startswith("$'"):
-                text = self.expand_parameter(piece)
-                pieces.append(re.sub(rf"({PART.pattern})|\s+", lambda m: m[1] or GAP, text) if is_split else text)
+            parts = [piece]
+            if piece[0] in "$`" and len(piece) > 1 and piece[:2] != "$'":
+                parts = self.expand_parameter(piece)
+                if not is_quoted:
+                    parts = [each for part in parts for each in FIELD.findall(part)]
+                elif piece.endswith("[*]}"):
+                    parts = [" ".join(parts)]
             elif piece[0] == "\\":
-                pieces.append(piece if quoted and piece[1:] not in '$`"\\\n' else piece[1:].strip("\n"))
-            elif piece[0] == '"' and not quoted:
-                pieces.append(self.expand(piece[1:-1], is_split=False, quoted=True))
+                parts = [piece if is_quoted and piece[1:] not in '$`"\\\n' else piece[1:].strip("\n")]
+            elif piece[0] == '"' and not is_quoted:
+                parts = self.expand(piece[1:-1], is_quoted=True)
             elif piece[0] in "<>" and len(piece) > 1:
-                pieces.append(mark_open(piece))
-            else:
-                pieces.append(piece.lstrip("$")[1:-1] if piece.endswith("'") and len(piece) > 1 else piece)
-        self.spend(sum(map(len, pieces)))
-        return "".join(pieces)
+                parts = [mark(piece)]
+            elif piece[-1] == "'" and len(piece) > 1:
+                parts = [piece.lstrip("$")[1:-1]]
+            self.spend(len(piece) + sum(map(len, parts)))
+            fields[-1] += "".join(parts[:1])
+            fields += parts[1:]
+        return [field for field in fields if field]
 
-    def expand_parameter(self, source: str) -> str:
-        """Return what `$X`, `${X:-..}`, `$((..))` or `$(..)` is; any other form is open."""
+    def expand_parameter(self, source: str) -> list[str]:
+        """Return the words that `$X`, `${X:-..}`, `${X[@]}` or `$((..))` is; any other expansion is open."""
         if source.startswith("$(("):
-            number = self.calculate(source[3:-2])
-            return mark_open(source) if number is None else str(number)
-        if (match := PARAMETER.fullmatch(source)) is None:
-            fallback = FALLBACK.search(source) if ABSENT.search(source) else None
-            return fallback[1] if fallback else mark_open(source)
-        scalar, braced, index, sign, default, rest = match.groups()
-        name = scalar or braced
-        elements = self.variables.get(name)
-        has_arguments = self.has_arguments or any(block.kind == "function" for block in self.blocks)
-        is_set_elsewhere = name in "@*?$!-0" or (has_arguments and name[0] in "#123456789")
-        if rest or is_set_elsewhere or (elements is None and name in OF_THE_MACHINE):
-            return mark_open(source)
-        if name == "#":
-            return "0"
+            named = re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"($\1)", source[3:-2])
+            text = "".join(self.expand(named, is_quoted=True))
+            is_rounded = "-" in text and ("/" in text or "%" in text)  # by bash to 0
+            number = None if is_rounded else calculate(text.replace("/", "//"))
+            return [mark(source) if number is None else str(int(number))]
+        if (match := PARAMETER.fullmatch(source.strip("$").removeprefix("{").removesuffix("}"))) is None:
+            return [mark(source)]
+        name, index, sign, default = match.groups()
+        elements, is_argument = self.find(name), name.isdecimal() and self.is_called()
+        if name in "@*#?$!-0" or is_argument or (elements is None and name in OF_THE_MACHINE):
+            return [mark(source)]
         if index:
-            return GAP.join(elements or [])
-        value = mark_open(source, sh.UNSET) if elements is None else "".join(elements[:1])
-        if sign and (elements is None or (":" in sign and self.get_known(value) == "")):
-            value = self.expand(default, is_split=False)
-            self.variables |= {name: [value]} if "=" in sign else {}
-        return value
-
-    def calculate(self, expression: str) -> int | None:
-        """Return what `$((..))` is; None where it is open or has a sign that is not read."""
-        text = self.get_known(self.expand(expression, is_split=False)) or ""
-        names = set(re.findall(r"[A-Za-z_]\w*", text))
-        values = {name: f"({self.get_known(self.expand_parameter('$' + name))})" for name in names}
-        text = re.sub(r"[A-Za-z_]\w*", lambda name: values[name[0]], text)
-        if "-" in text and re.search("[/%]", text):  # which bash rounds to 0
-            return None
-        return None if (number := calculate(text.strip().replace("/", "//"))) is None else int(number)
+            return elements or []
+        value = mark(source) if elements is None else "".join(elements[:1])
+        if sign and (elements is None or (":" in sign and not value)):
+            value = self.expand_text(default)
+            if "=" in sign:
+                self.set(name, [value])
+        return [value]
 
 
-def merge_ways(one: Variables, other: Variables) -> Variables:
-    """Return what is the same after both ways; from where a variable's elements differ on, it is open."""
-    merged = dict(one)
-    for name in one.keys() | other.keys():
-        left, right = one.get(name, []), other.get(name, [])
-        if left != right:
-            same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))])
-            texts = [unmark(" ".join(elements[same:])) or "nothing" for elements in (left, right)]
-            merged[name] = [*left[:same], mark_open(" or ".join(texts))]
-    return merged
+def mark(source: str) -> str:
+    """Return an open part of a value, by how it is written."""
+    return f"{START}{MARKS.sub('', source)[:LONGEST_OPEN]}{END}"
+
+
+def merge(one: list[str], other: list[str]) -> list[str]:
+    """Return a variable after either of two ways; from the word on in which they differ, it is open."""
+    if one == other:
+        return one
+    is_text = len(one) == len(other) == 1
+    parts = [FIELD.findall(way[0]) for way in (one, other)] if is_text else [one, other]
+    same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False))])
+    elements = [*parts[0][:same], mark(" or ".join(" ".join(part[same:]) or "nothing" for part in parts))]
+    return [" ".join(elements)] if is_text else elements

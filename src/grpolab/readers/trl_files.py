@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpolab.bounded import parse_value, read_mapping
+from grpolab.bounded import read_mapping
 from grpolab.readers import trl_fields as fields
-from grpolab.readers.given import ConfigFile, Given, Options
-from grpolab.readers.python import Source, Unknown, last_name, parse_python
-from grpolab.readers.shell import find_training_command
+from grpolab.readers.given import ConfigFile, Given, Open, Options, describe_other, shorten, split_open
+from grpolab.readers.python import Source, last_name, parse_python
+from grpolab.readers.shell import FLAG, find_program_end, find_training_command, read_flags
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
 ELSEWHERE = {"areal", "mlx_lm_lora", "nemo_rl", "tunix", "verl"}  # packages with a GRPOConfig that is not TRL's
@@ -23,27 +23,12 @@ SIGNS = {
     "importance_sampling_level", "vllm_importance_sampling_correction", "off_policy_mask_threshold",
 }  # fmt: skip
 FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
-# A key that only such a file has -> what the file is.
-OTHERS = {
-    "actor_rollout_ref": "is a config of verl: use --from verl",
-    **dict.fromkeys(("compute_environment", "distributed_type"), "says how accelerate starts processes"),
-    "zero_optimization": "is a config of DeepSpeed",
-    "actor_train": "is a config of ROLL",
-    **dict.fromkeys(("stage", "finetuning_type"), "is a config of LLaMA-Factory"),
-    **dict.fromkeys(
-        ("max_seq_length", "packing", "assistant_only_loss"),
-        "is a config of another trainer, for supervised fine-tuning",
-    ),
-    "parameters": "is a sweep of W&B",
-    "log_history": "is the log of a run: use grpolab diagnose --from trl",
-}
 # Sections of a recipe that are not the trainer's.
 ASIDE = re.compile(
     r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|reward|judge|infer|server|sampling_params"
 )
+ADDED = re.compile(r"^\$[@*]| --")  # words of the caller, flags that a branch may add
 PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
-LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-FLAG = re.compile(r"--([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
 SWIFT = {"max_new_tokens": "max_completion_length", "model": "model_name_or_path"}
 
 
@@ -60,53 +45,39 @@ def read(file: ConfigFile) -> Given:
 def _read_python(file: ConfigFile) -> Given:
     if (tree := parse_python(file.text)) is None:
         raise file.refusal("is no Python that can be read")
-    source, names, notes = Source(tree), _class_names(tree), list[str]()
-    calls = sorted((call for name in names for call in source.calls[name]), key=lambda call: call.lineno)
-    if calls:
-        call = _trained_with(source, calls)
-        given, overridable = source.read_config(call)
-        if lines := ", ".join(str(other.lineno) for other in calls if other is not call):
-            notes.append(f"the GRPOConfig(...) of line {lines}: that of line {call.lineno} is read")
-    else:  # the defaults that a subclass of it gives fields of it
-        subclasses = [source.read_fields(source.classes[name]) for name in names & source.classes.keys()]
-        given = next((fields for fields in subclasses if fields.keys() & FIELDS), {})
-        overridable = list(given)
-        if not given:
-            raise file.refusal(_describe_python(file, source))
-    options = {key: item for key, item in given.items() if not isinstance(item, Unknown)}
-    unknown = {key: str(item) for key, item in given.items() if isinstance(item, Unknown)}
-    mappings = [key for key in unknown if key.startswith("**")]
+    source, notes = Source(tree), list[str]()
+    calls = [call for name in _class_names(tree) for call in source.calls[name]]
+    if not calls:
+        raise file.refusal(_describe_python(file, source))
+    call, *others = sorted(calls, key=lambda call: (not _is_trained_with(source, call), call.lineno))
+    given, overridable = source.read_config(call)
+    if others:
+        lines = ", ".join(str(other.lineno) for other in others)
+        notes.append(f"the GRPOConfig(...) of line {lines}: that of line {call.lineno} is read")
+    mappings = [key for key in given if key.startswith("**")]
     notes += [f"{key}: the file alone does not say what is in it, whatever else it sets" for key in mappings]
-    left_open = {key: text for key, text in unknown.items() if key not in mappings}
+    options, left_open = split_open({key: item for key, item in given.items() if key not in mappings})
     fork = "unsloth" if re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE) else None
     rest = [key for key in options if key in overridable]
     return Given(options, left_open, notes, fields.find_pin(file.text), fork=fork, overridable=rest)
 
 
-def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
-    """Return the call whose object a GRPOTrainer is given, else the first."""
+def _is_trained_with(source: Source, call: ast.Call) -> bool:
+    """Tell whether a GRPOTrainer is given the object that a call makes."""
     trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer in source.calls[name]]
     given = [keyword.value for trainer in trainers for keyword in trainer.keywords if keyword.arg == "args"]
-    names = [source.qualify(node) for node in given if isinstance(node, ast.Name)]
-    made = [*given, *(value for name in names for value in source.names.get(name, []))]
-    return next((call for call in calls if call in made), calls[0])
+    return any(value is call or call in source.assigned.get(last_name(value), []) for value in given)
 
 
 def _class_names(tree: ast.Module) -> set[str]:
-    """Return GRPOConfig, the names that the file imports it by, and the file's own subclasses of it.
-
-    A class of the file that is called so and is no TrainingArguments is its own trainer's.
-    """
+    """Return GRPOConfig and the names that the file imports it by, without those of other packages and own classes."""
     names = set(CLASSES)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            for alias in [alias for alias in node.names if alias.name in CLASSES]:
-                is_other = (node.module or "").partition(".")[0] in ELSEWHERE
-                (names.discard if is_other else names.add)(alias.asname or alias.name)
+            imported = {alias.asname or alias.name for alias in node.names if alias.name in CLASSES}
+            names = names - imported if (node.module or "").partition(".")[0] in ELSEWHERE else names | imported
         elif isinstance(node, ast.ClassDef):
-            bases = {last_name(base) for base in node.bases}
-            is_own = bases & names or (node.name in CLASSES and "TrainingArguments" in bases)
-            (names.add if is_own else names.discard)(node.name)
+            names.discard(node.name)
     return names
 
 
@@ -116,9 +87,8 @@ def _describe_python(file: ConfigFile, source: Source) -> str:
         return "takes its GRPOConfig from a recipe or its command line: give that file"
     trainer = re.compile(r"(?i)(?=.*(grpo|sft|dpo|ppo|kto|rloo|training))\w+(Config|TrainingArguments)")
     other = next((name for name, calls in source.calls.items() if calls and trainer.fullmatch(name)), None)
-    if other is not None:
-        return f"has no GRPOConfig(...): its {other}(...) is of another trainer"
-    return "has no GRPOConfig(...): it is a script without a config of TRL's GRPO"
+    what = f"its {other}(...) is of another trainer" if other else "it is a script without a config of TRL's GRPO"
+    return f"has no GRPOConfig(...): {what}"
 
 
 def _read_recipe(file: ConfigFile) -> Given:
@@ -126,26 +96,24 @@ def _read_recipe(file: ConfigFile) -> Given:
     document = read_mapping(file.path)
     every = dict(_sections(document, ""))
     sections = {name: section for name, section in every.items() if not ASIDE.search(name.lower())}
-    signs = {name: len(SIGNS & section.keys()) for name, section in sections.items()}
-    main = max(signs, key=lambda name: signs[name])
-    if not signs[main]:
-        says = next((text for key, text in OTHERS.items() if key in document), None)
+    main = max(sections, key=lambda name: len(SIGNS & sections[name].keys()))
+    if not SIGNS & sections[main].keys():
         lacks = "has no key of TRL's GRPOConfig that tells it from another trainer's, as num_generations does"
-        raise file.refusal(f"{says}; no GRPOConfig is in it" if says else lacks)
-    options: Options = {}
-    left_open: dict[str, str] = {}
+        what = describe_other(document.keys() - {"per_device_train_batch_size"})
+        raise file.refusal(f"holds no GRPOConfig: {what}" if what else lacks)
     beside = [name for name in sections if main and name.rpartition(".")[0] == main.rpartition(".")[0]]
+    pairs = Options()
     for name in dict.fromkeys([main, "", *beside]):
         for key, item in sections[name].items():
             if isinstance(item, dict) and key not in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs"):
                 continue
             if isinstance(item, str) and ("${" in item or "{{" in item):
-                left_open.setdefault(key, item)
-            elif options.setdefault(key, item) != item and key not in sections[main]:
-                left_open[key] = f"{options[key]} or {item}"
+                item = Open(item)
+            if pairs.setdefault(key, item) != item and key not in sections[main]:
+                pairs[key] = Open(f"{pairs[key]} or {item}")
     aside = [name for name, section in every.items() if name not in sections and FIELDS & section.keys()]
     notes = [f"{', '.join(aside)}: by name no section of the trainer's"] if aside else []
-    options = {key: item for key, item in options.items() if key not in left_open}
+    options, left_open = split_open(pairs)
     told = options.get("num_processes")
     processes = told if type(told) is int and told > 0 else None
     return Given(options, left_open, notes, fields.find_pin(file.text), processes)
@@ -164,21 +132,11 @@ def _read_command(file: ConfigFile) -> Given:
     command = find_training_command(file.text, _is_grpo)
     if command is None:
         raise file.refusal("starts no training of TRL's GRPO")
-    words, notes = command.words, list(command.notes)
-    program, options, left_open = _program_end(words), Options(), dict[str, str]()
-    starts = [at for at, word in enumerate(words) if at >= program and FLAG.fullmatch(word)]
-    for start, end in itertools.pairwise([*starts, len(words)]):
-        if match := FLAG.fullmatch(words[start]):
-            key, texts = match[1].replace("-", "_"), [*words[start + 1 : end]] if match[2] is None else [match[2]]
-            callers = [text for text in texts if text.startswith(("$@", "$*"))]
-            notes += ['"$@": what its caller adds is not in the file'] if callers else []
-            texts = texts[: texts.index(callers[0])] if callers else texts
-            options.pop(key, None)
-            left_open.pop(key, None)
-            if any(start <= at <= start + len(texts) for at in command.open):
-                left_open[key] = " ".join(texts)
-            else:
-                options[key] = [*map(_parse_flag, texts)] if len(texts) > 1 else _parse_flag(*texts) if texts else True
+    words, notes = command
+    program = find_program_end(words)
+    added = [word for word in words[program:] if isinstance(word, Open) and ADDED.search(word)]
+    notes += [f"{shorten(word)}: what it adds is not in the file" for word in added]
+    options, left_open = split_open(read_flags(word for word in words[program:] if word not in added))
     recipe = options.pop("config", None)
     if not SIGNS & options.keys() and recipe is not None:
         raise file.refusal(f"takes its GRPOConfig from {recipe}: give that file")
@@ -196,22 +154,7 @@ def _is_grpo(words: list[str]) -> bool:
     return bool(SIGNS & flags) or (named and bool(flags & {"config", "learning_rate", "beta", "rlhf_type"}))
 
 
-def _parse_flag(text: str) -> Any:
-    """Return a flag's value; a colon makes no mapping of it."""
-    found = parse_value(text)
-    return found if not isinstance(found, dict) or text.startswith("{") else text
-
-
-def _program_end(words: tuple[str, ...]) -> int:
-    """Return the number of the first word behind the program, whose flags are the trainer's."""
-    for number, (left, word) in enumerate(itertools.pairwise(words), start=1):
-        is_module = left in ("-m", "--module") and word not in LAUNCHERS
-        if word.endswith(".py") or is_module or (left, word) in (("swift", "rlhf"), ("trl", "grpo")):
-            return number + 1
-    return 0
-
-
-def _count_processes(launcher: tuple[str, ...], text: str) -> int | None:
+def _count_processes(launcher: list[str], text: str) -> int | None:
     """Return how many processes a launcher starts, where the script says so."""
     pairs = [word if "=" in word else f"{word}={behind}" for word, behind in itertools.pairwise(launcher)]
     told = {match[1].replace("-", "_"): match[2] for pair in pairs if (match := FLAG.fullmatch(pair))}

@@ -11,16 +11,17 @@ import math
 import re
 from collections.abc import Iterator
 
+from grpolab.equalities import rewrite
 from grpolab.errors import RequestError, near_matches
 from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks import verl_options
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
+from grpolab.identity import dotted
 from grpolab.readers import verl_keys as keys
-from grpolab.readers.given import Given, Options, flatten, refuse_wrong_counts, refuse_wrong_types, shorten
+from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shorten
 from grpolab.readers.verl_files import read as read
 from grpolab.readers.verl_files import rename_keys
 from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS
-from grpolab.settings.equalities import rewrite
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
@@ -96,7 +97,7 @@ def resolve_options(given: Given) -> Options:
 
 def _named(given: Given) -> Options:
     """Return a file's keys by their present names; null stands for the default, but for a clip range's side."""
-    named = rename_keys(flatten(given.options))
+    named = rename_keys(dict(dotted(given.options)))
     return {name: value for name, value in named.items() if value is not None or name in (LOW, HIGH)}
 
 

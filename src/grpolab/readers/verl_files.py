@@ -6,29 +6,20 @@ Hydra's `key=value`, `+key=value` and `++key=value` set a key, `~key` takes it a
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from grpolab.bounded import parse_json, parse_value, parse_yaml
-from grpolab.readers.given import ConfigFile, Given, Options, flatten
-from grpolab.readers.shell import Command, find_training_command
+from grpolab.identity import dotted
+from grpolab.readers.given import ConfigFile, Given, Open, Options, describe_other, shorten, split_open
+from grpolab.readers.shell import find_program_end, find_training_command
 
 OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_][\w./-]*)(?:@[\w.]*)?(?:=(.*))?", re.DOTALL)
 OF_VERL = ("actor_rollout_ref.", "algorithm.", "data.", "critic.", "reward_model.")
 SECTIONS = (*OF_VERL, "worker.", "trainer.")
-# A key that only another trainer's config has -> what the file is.
-OTHERS = {
-    "worker": "a config of EasyR1, a fork of verl whose keys are others",
-    "compute_environment": "a config of accelerate",
-    "distributed_type": "a config of accelerate",
-    "zero_optimization": "a config of DeepSpeed",
-    "log_history": "a trainer_state.json of transformers",
-    "per_device_train_batch_size": "a config of TRL or transformers",
-    "lora_rank": "a config of LLaMA-Factory",
-}
 FOLLOWED = 10  # references from key to key
 REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*([^${}]*))?\}")
 PRINTED = re.compile(r"\{\s*'actor_rollout_ref'\s*:.*\}", re.DOTALL)
@@ -56,15 +47,12 @@ def read(file: ConfigFile) -> Given:
         return _read_words(file)
     content = _parse(file)
     if isinstance(content, list) and content and all(isinstance(line, str) for line in content):  # overrides.yaml
-        return _checked(file, Given(*parse_overrides(content, ())))
+        return _to_given(file, *read_overrides(content))
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise file.refusal("must be a mapping of keys to values, or a list of key=value")
-    named, notes = flatten(content), []
-    if isinstance(content.get("defaults"), list):
-        notes.append("defaults: the files that it names are not read, verl's own defaults stand for what they set")
-    options = {name: follow_reference(value, named) for name, value in named.items()}
-    open_keys = {name: str(value) for name, value in options.items() if isinstance(value, str) and "${" in value}
-    return _checked(file, Given({name: options[name] for name in options if name not in open_keys}, open_keys, notes))
+    has_defaults = isinstance(content.get("defaults"), list)
+    says = "defaults: the files that it names are not read, verl's own defaults stand for what they set"
+    return _to_given(file, dict(dotted(content)), [says] if has_defaults else [])
 
 
 def _parse(file: ConfigFile) -> Any:
@@ -79,15 +67,66 @@ def _parse(file: ConfigFile) -> Any:
         raise file.refusal("holds a config as verl prints it, which cannot be read to its end") from error
 
 
-def _checked(file: ConfigFile, given: Given) -> Given:
-    """Use the present names. Raises RequestError, and says what the file is, where none of them is verl's."""
-    names = {**given.options, **given.open}
-    if not any(name.startswith(OF_VERL) for name in names) or any(name.startswith("worker.") for name in names):
-        tops = {name.partition(".")[0] for name in names}
-        what = next((what for key, what in OTHERS.items() if key in tops), "")
-        raise file.refusal(f"holds no config of verl: it is {what}" if what else "holds no key of verl's config")
-    open_keys = {RENAMED.get(name, name): text for name, text in given.open.items()}
-    return replace(given, options=rename_keys(given.options), open=open_keys)
+def _read_words(file: ConfigFile) -> Given:
+    try:
+        words = shlex.split(file.text, comments=True)
+    except ValueError as error:
+        raise file.refusal("is no list of words: a quotation mark is not closed") from error
+    return _to_given(file, *read_overrides(words))
+
+
+def _read_script(file: ConfigFile) -> Given:
+    def is_training(words: list[str]) -> bool:
+        return any(match[2].startswith(SECTIONS) for word in words if (match := OVERRIDE.fullmatch(word)) and match[3])
+
+    command = find_training_command(file.text, is_training)
+    if command is None:
+        raise file.refusal("is a script that starts no training of verl")
+    words, notes = command
+    if OVERRIDE.fullmatch(words[0]) and "=" in words[0]:  # a list of overrides without a program
+        return _read_words(file)
+    pairs, taken_away = read_overrides(words)
+    return _to_given(file, pairs, [*notes, *taken_away, *_other_sources(words)])
+
+
+def read_overrides(words: Iterable[str]) -> tuple[Options, list[str]]:
+    """Return the pairs of Hydra's overrides, the last of each key, and a sentence for each `~key`."""
+    pairs, notes = Options(), list[str]()
+    for word in words:
+        match = OVERRIDE.fullmatch(word)
+        if match is None or (match[3] is None and match[1] != "~"):
+            continue
+        sign, name, text = match.groups()
+        pairs.pop(name, None)
+        if sign == "~":
+            notes.append(f"~{name}: the key is taken away, and verl's default is what counts here")
+        else:
+            pairs[name] = Open(text) if isinstance(word, Open) else parse_value(text)
+    return pairs, notes
+
+
+def _other_sources(words: list[str]) -> Iterator[str]:
+    """Say what else decides: the caller's own words, and another base config."""
+    behind = words[find_program_end(words) :]
+    rest = [shorten(word) for word in behind if isinstance(word, Open) and "=" not in word.partition(" ")[0]]
+    if rest:
+        yield f"{', '.join(dict.fromkeys(rest))}: words that only a run can tell may change any of this"
+    for word, following in itertools.pairwise([*words, ""]):
+        option, _, named = word.partition("=")
+        if option in ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd"):
+            named = named or following
+            if named.removesuffix(".yaml") not in ("ppo_trainer", "ppo_megatron_trainer"):
+                yield f"{option} {named}: that file is not read, verl's own defaults stand for what it sets"
+
+
+def _to_given(file: ConfigFile, pairs: Options, notes: list[str]) -> Given:
+    """Follow references, use the present names. Raises RequestError, and says what the file is, if none is verl's."""
+    if not any(name.startswith(OF_VERL) for name in pairs) or any(name.startswith("worker.") for name in pairs):
+        what = describe_other({name.partition(".")[0] for name in pairs} - {"actor_rollout_ref"})
+        raise file.refusal(f"holds no config of verl: {what}" if what else "holds no key of verl's config")
+    values = {name: follow_reference(value, pairs) for name, value in pairs.items()}
+    values = {name: Open(value) if "${" in str(value) else value for name, value in values.items()}
+    return Given(*split_open(rename_keys(values)), notes)
 
 
 def rename_keys(named: Mapping[str, Any]) -> Options:
@@ -99,71 +138,8 @@ def rename_keys(named: Mapping[str, Any]) -> Options:
 def follow_reference(text: Any, named: Mapping[str, Any]) -> Any:
     """Return what a reference `${a.b}` to another key of the file stands for, or itself where it is none."""
     for _ in range(FOLLOWED):
-        match = REFERENCE.fullmatch(text) if isinstance(text, str) else None
+        match = REFERENCE.fullmatch(text) if isinstance(text, str) and not isinstance(text, Open) else None
         if match is None or (match[1] not in named and match[2] is None):
             break
         text = named[match[1]] if match[1] in named else parse_value(match[2])
     return text
-
-
-def parse_overrides(words: Iterable[str], opened: Collection[int]) -> tuple[Options, dict[str, str], list[str]]:
-    """Read Hydra's overrides: keys with values, keys whose value is open, and a sentence for each `~key`.
-
-    `opened` has the numbers of the words in which something is open.
-    """
-    options: Options = {}
-    open_keys: dict[str, str] = {}
-    notes = []
-    for at, word in enumerate(words):
-        match = OVERRIDE.fullmatch(word)
-        if match is None or (match[3] is None and match[1] != "~"):
-            continue
-        sign, name, text = match.groups()
-        options.pop(name, None)
-        open_keys.pop(name, None)
-        if sign == "~":
-            notes.append(f"~{name}: the key is taken away, and verl's default is what counts here")
-        elif at in opened or "${" in text:
-            open_keys[name] = text
-        else:
-            options[name] = parse_value(text)
-    return {name: follow_reference(value, options) for name, value in options.items()}, open_keys, notes
-
-
-def _read_words(file: ConfigFile) -> Given:
-    try:
-        words = shlex.split(file.text, comments=True)
-    except ValueError as error:
-        raise file.refusal("is no list of words: a quotation mark is not closed") from error
-    return _checked(file, Given(*parse_overrides(words, ())))
-
-
-def _read_script(file: ConfigFile) -> Given:
-    programs: list[str] = []
-
-    def is_training(words: list[str]) -> bool:
-        if any(re.fullmatch(r"(.*/)?python[\d.]*", word) for word in words[:-1]):
-            programs.append(" ".join(words[:3]))
-        return any(match[2].startswith(SECTIONS) for word in words if (match := OVERRIDE.fullmatch(word)) and match[3])
-
-    command = find_training_command(file.text, is_training)
-    if command is None:
-        starts = f": it starts `{programs[0][:60]}`" if programs else ""
-        raise file.refusal(f"is a script that starts no training of verl{starts}")
-    if OVERRIDE.fullmatch(command.words[0]) and "=" in command.words[0]:  # a list of overrides without a program
-        return _read_words(file)
-    options, open_keys, notes = parse_overrides(command.words, command.open)
-    return _checked(file, Given(options, open_keys, [*command.notes, *notes, *_other_sources(command)]))
-
-
-def _other_sources(command: Command) -> Iterator[str]:
-    """Say what else decides: the caller's own words, and another base config."""
-    rest = [parts for at, parts in command.open.items() if "=" not in command.words[at].partition(" ")[0]]
-    if rest:
-        yield f"{', '.join(dict.fromkeys(rest))}: words that only a run can tell may change any of this"
-    for at, word in enumerate(command.words):
-        option, _, given = word.partition("=")
-        if option in ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd"):
-            given = given or command.words[at + 1] if at + 1 < len(command.words) else given
-            if given.removesuffix(".yaml") not in ("ppo_trainer", "ppo_megatron_trainer"):
-                yield f"{option} {given}: that file is not read, verl's own defaults stand for what it sets"

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from grpolab.report.figures.panels import MEAN, note_gaps, panel_grid
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, mean_interval, measure
 from grpolab.report.statistics.intervals import Interval
 from grpolab.report.statistics.tests import Difference, holm, paired_difference
-from grpolab.report.style import QUIET, Manifest, arm_styles, manifest, paper_style
 from grpolab.report.tables import Table
-from grpolab.report.text import NONE, OF_MEANS, estimate, number, probability, signed
+from grpolab.report.text import NONE, OF_MEANS, estimate, probability, signed
 
 COMMON, TUNED = "common", "tuned"
 
@@ -96,60 +90,9 @@ def table(study: StudyRuns, rows: list[ArmAtBoth]) -> Table:
 
 
 def sentences(rows: Sequence[ArmAtBoth]) -> Iterator[str]:
-    """Say what tuning changes: each arm's gain, and whether the order of the arms is the same."""
+    """Say what tuning changes in each arm."""
     for where in dict.fromkeys(row.place for row in rows):
-        here = [row for row in rows if row.place == where and row.gain.n]
-        if not here:
-            continue
-        place = f" in {where}" if where else ""
-        gains = [f"`{row.arm}` {estimate(*row.gain[:3], signed)}" for row in here]
-        yield f"Tuned minus common values{place}, paired by seed: {'; '.join(gains)}."
-        ranked = {end: sorted(here, key=lambda row: -row.means[end].mean) for end in (COMMON, TUNED)}
-        common, tuned = (
-            ", ".join(f"`{row.arm}` {number(row.means[end].mean)}" for row in best_first)
-            for end, best_first in ranked.items()
-        )
-        same = "the same order" if ranked[COMMON] == ranked[TUNED] else "another order"
-        yield f"Order of the means{place}: {common} at common values; {tuned} at tuned ones ({same})."
-
-
-def draw(study: StudyRuns, rows: list[ArmAtBoth]) -> tuple[Figure, Manifest]:
-    """Draw each arm's score at common (hollow) and tuned values, and the paired difference, one line per arm."""
-    caption = (
-        "Final score of each arm at common (hollow) and at tuned values, on seeds that chose neither; and what tuning"
-        " gives each arm."
-    )
-    with paper_style():
-        figure, numbers = _draw(study, rows)
-    statistic = f"{MEAN}, differences paired by seed; dots are seeds"
-    return figure, manifest(study, "tuned_values", caption, statistic, numbers)
-
-
-def _draw(study: StudyRuns, rows: list[ArmAtBoth]) -> tuple[Figure, list[dict[str, Any]]]:
-    places, titles = list(dict.fromkeys(row.place for row in rows)), ["final score", "tuned minus common"]
-    figure, grid = panel_grid(places, titles, height=0.45 + 0.32 * len(study.arms), share_x=False)
-    styles, numbers = arm_styles(study.arms), []
-    for place in places:
-        score, gain = (grid[place, title] for title in titles)
-        here = [row for row in rows if row.place == place]
-        for y, row in enumerate(here):
-            colour, marker = styles[row.arm].colour, styles[row.arm].marker
-            lines: list[tuple[Axes, Interval | Difference, float, str]] = [(score, row.means[COMMON], -0.16, "white")]
-            lines += [(score, row.means[TUNED], 0.16, colour), (gain, row.gain, 0.0, colour)]
-            for panel, interval, offset, face in lines:
-                panel.hlines(y + offset, interval.low, interval.high, color=colour, linewidth=1)
-                panel.plot(interval[0], y + offset, marker, color=colour, markerfacecolor=face, markersize=4)
-            for end, offset in ((COMMON, -0.26), (TUNED, 0.06)):
-                seeds = row.scores[end]
-                score.plot(seeds, np.full(len(seeds), y + offset), ".", color=colour, alpha=0.4, markersize=3)
-            both = pd.DataFrame(row.scores)
-            numbers.append(
-                {"where": row.place, "arm": row.arm, "gain": list(row.gain[:3]), "n": row.gain.n}
-                | {f"score_{end}": list(mean[:3]) for end, mean in row.means.items()}
-                | {"seeds": dict(zip(map(int, both.index), both.to_numpy().tolist(), strict=True))}
-            )
-        gain.axvline(0, color=QUIET, linewidth=0.8)
-        score.set_yticks(range(len(here)), [row.arm for row in here])
-        score.set_ylim(len(here) - 0.5, -0.5)
-    note_gaps(figure, study)
-    return figure, numbers
+        gains = [f"`{row.arm}` {estimate(*row.gain[:3], signed)}" for row in rows if row.place == where and row.gain.n]
+        if gains:
+            place = f" in {where}" if where else ""
+            yield f"Tuned minus common values{place}, paired by seed: {'; '.join(gains)}."

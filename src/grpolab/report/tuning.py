@@ -1,4 +1,4 @@
-"""The report of a tuning, from its trials.json: its budget, Optuna's plots of each arm, every trial."""
+"""The report of a tuning, from its trials.json: its budget, the values that it chose, Optuna's plots, every trial."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -32,8 +32,8 @@ from grpolab.vocabulary import COMPLETE, DIVERGED, FAILED, PRUNED, RUNNING
 
 FORMAT = 1
 ENDED = (COMPLETE, PRUNED, DIVERGED)  # a failed trial is made up for, so it is no part of the budget
-FEWEST = 5  # complete trials: importances of fewer fit noise
 STATES = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
+EDGE = 0.05  # share of a range: a value so close to its end may be better beyond
 
 
 # --- the trials -----------------------------------------------------------------------------------------------------
@@ -43,8 +43,8 @@ STATES = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
 class TrialTable:
     """A study's trials: the document trials.json, and one row per trial that has ended.
 
-    Columns: arm, number, state, reason, full/decided/run (optimiser steps: of all seeds without pruning, up to the
-    decision, really done), values by key, scores by objective (NaN: none) and signatures by seed.
+    Columns: arm, number, state, reason, full/decided (optimiser steps: of all seeds without pruning, up to the
+    decision), values by key, score (NaN: none) and signatures by seed.
     """
 
     document: Record
@@ -56,9 +56,9 @@ class TrialTable:
         return list(self.document["arms"])
 
     @property
-    def metrics(self) -> list[str]:
-        """The objectives; the first decides where one number is asked for."""
-        return [goal["metric"] for goal in self.document["objectives"]]
+    def metric(self) -> str:
+        """The number that decides."""
+        return str(self.document["objectives"][0]["metric"])
 
     def of(self, arm: str, *states: str) -> pd.DataFrame:
         """Return the trials of an arm that are in one of some states."""
@@ -72,14 +72,10 @@ class TrialTable:
             else FloatDistribution(bounds["low"], bounds["high"], log=bool(bounds.get("log")))
             for key, bounds in self.document["arms"][arm]["space"].items()
         }
-        directions = [goal["direction"] for goal in self.document["objectives"]]
-        study, steps = optuna.create_study(study_name=arm, directions=directions), self.document["rollout_steps"]
+        study = optuna.create_study(study_name=arm, direction=self.document["objectives"][0]["direction"])
         for trial in self.of(arm, *ENDED).itertuples():
-            curves = [points for _, points in sorted(trial.intermediate.items())]
-            seen = {n * steps + at: value for n, curve in enumerate(curves) for at, value in curve}
-            values = [trial.scores[metric] for metric in self.metrics] if trial.state == COMPLETE else None
-            kept = {"params": trial.values, "distributions": space, "values": values, "intermediate_values": seen}
-            study.add_trial(create_trial(state=STATES.get(trial.state, TrialState.FAIL), **kept))
+            state, value = STATES.get(trial.state, TrialState.FAIL), trial.score if trial.state == COMPLETE else None
+            study.add_trial(create_trial(state=state, params=trial.values, distributions=space, value=value))
         return study
 
 
@@ -91,16 +87,16 @@ def load_trials(results: Results, study: str) -> TrialTable:
         raise RequestError(f"study={study} has no trials in {path}: run `grpolab tune {study}` first")
     if document.get("format") != FORMAT:
         raise RequestError(f"{path} has format {document.get('format')}, this program reads format {FORMAT}")
-    columns = ["arm", "number", "state", "reason", "full", "decided", "run", "values", "scores"]
+    metric = document["objectives"][0]["metric"]
     rows = [
         trial
         | trial["optimizer_steps"]
-        | {"run": trial["timing"]["optimizer_steps"], "reason": trial["reason"] or ""}
-        | {"scores": {metric: _finite(score["mean"]) for metric, score in trial["scores"].items()}}
+        | {"reason": trial["reason"] or "", "score": _finite(trial["scores"].get(metric, {}).get("mean"))}
         for trial in document["trials"]
         if trial["state"] != RUNNING
     ]
-    return TrialTable(document, pd.DataFrame(rows, columns=[*columns, "intermediate", "signatures"]))
+    columns = ["arm", "number", "state", "reason", "full", "decided", "values", "score", "signatures"]
+    return TrialTable(document, pd.DataFrame(rows, columns=columns))
 
 
 def _finite(value: Any) -> float:
@@ -108,72 +104,76 @@ def _finite(value: Any) -> float:
     return float(value) if value is not None and math.isfinite(float(value)) else math.nan
 
 
+def shown_value(value: Any) -> str:
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def is_at_edge(bounds: Record, value: Any) -> bool:
+    """Return True if a value stands at an end of its space: the best one may lie beyond."""
+    if "choices" in bounds:
+        numbers = sorted(choice for choice in bounds["choices"] if type(choice) in (int, float))
+        return bool(numbers) and value in (numbers[0], numbers[-1])
+    scale = math.log if bounds.get("log") else float
+    low, high, at = scale(bounds["low"]), scale(bounds["high"]), scale(value)
+    return min(at - low, high - at) < EDGE * (high - low)
+
+
 def budget(tuning: TrialTable) -> Table:
-    """Per arm: its trials by how they ended, the optimiser steps that pruning saved, the best trial and its score."""
-    document, metric = tuning.document, tuning.metrics[0]
-    numbers, shown, asked = list[Record](), list[Record](), document["trials_per_arm"]
+    """Per arm: its trials by how they ended, the steps that pruning saved, the chosen values, which at an edge."""
+    document, rows = tuning.document, []
     for arm in tuning.arms:
-        ended = tuning.of(arm, *ENDED)
-        states = {state: len(tuning.of(arm, state)) for state in (COMPLETE, PRUNED, DIVERGED, FAILED)}
-        full, decided, run = ended[["full", "decided", "run"]].sum().astype(int)
-        saved = 1 - decided / full if full else np.nan
-        # With several objectives the file lists the arm's front, and first of it the trial that is used.
-        best = next(iter(document["best"].get(arm, [])), np.nan)
-        score = next((scores[metric] for scores in ended.loc[ended["number"] == best, "scores"]), np.nan)
-        numbers.append(
-            {"arm": arm, "trials": len(ended), "asked": asked, **states, "full": full, "decided": decided, "run": run}
-            | {"saved": saved, "best": best, "score": score}
-        )
-        shown.append(
-            {"arm": arm, "trials": f"{len(ended)} of {asked}", **states}
-            | {"optimiser steps": f"{decided:,} of {full:,}", "saved": percent(saved)}
-            | {"best trial": NONE if np.isnan(best) else f"{best:.0f}", metric: number(score)}
-        )
+        ended, space = tuning.of(arm, *ENDED), document["arms"][arm]["space"]
+        full, decided = ended[["full", "decided"]].sum().astype(int)
+        best = ended[ended["number"].isin(document["best"].get(arm, [])[:1])].to_dict("records")
+        values = best[0]["values"] if best else {}
+        row: Record = {"arm": arm, "trials": len(ended), "asked": document["trials_per_arm"]}
+        row |= {state: len(tuning.of(arm, state)) for state in (COMPLETE, PRUNED, DIVERGED, FAILED)}
+        row |= {"full": full, "decided": decided, "saved": 1 - decided / full if full else math.nan}
+        row |= {"best": best[0]["number"] if best else NONE, tuning.metric: best[0]["score"] if best else math.nan}
+        row["values"] = ", ".join(f"{key}={shown_value(value)}" for key, value in values.items())
+        row["at_edge"] = ", ".join(key for key, value in values.items() if is_at_edge(space[key], value))
+        rows.append(row)
+    numbers = pd.DataFrame(rows)
+    formats = {"saved": percent, tuning.metric: number, "values": lambda text: text or NONE}
+    shown = numbers.assign(**{name: numbers[name].map(as_text) for name, as_text in formats.items()})
+    names = {"full": "optimiser steps", "decided": "needed", "best": "best trial", "at_edge": "at an edge"}
     caption = (
-        f"{document['study']}: {asked} trials for every arm ({document['sampler']['name']}, pruner"
+        f"{document['study']}: {document['trials_per_arm']} trials for every arm ({document['sampler']['name']}, pruner"
         f" {document['pruner']['name']}). `saved`: share of the optimiser steps that pruned trials did not need."
+        " A value at an edge of its space may be better beyond: widen the space and tune again."
     )
-    return Table("tuning_budget", caption, pd.DataFrame(numbers), pd.DataFrame(shown))
+    return Table("tuning_budget", caption, numbers, shown.rename(columns=names))
 
 
 def every_trial(tuning: TrialTable) -> Table:
-    """Every trial: its values, scores and end."""
+    """Every trial: its values, score and end."""
     keys = list(dict.fromkeys(key for arm in tuning.document["arms"].values() for key in arm["space"]))
     rows = [
         {"arm": trial.arm, "trial": trial.number, **{key: trial.values.get(key) for key in keys}}
-        | {metric: trial.scores.get(metric, np.nan) for metric in tuning.metrics}
-        | {"state": trial.state, "reason": trial.reason, "steps": trial.decided}
+        | {tuning.metric: trial.score, "state": trial.state, "reason": trial.reason, "steps": trial.decided}
         for trial in tuning.trials.itertuples()
     ]
-    numbers = pd.DataFrame(rows, columns=["arm", "trial", *keys, *tuning.metrics, "state", "reason", "steps"])
+    numbers = pd.DataFrame(rows, columns=["arm", "trial", *keys, tuning.metric, "state", "reason", "steps"])
     shown = numbers.astype(dict.fromkeys(keys, object)).replace("", NONE)
-    for name in (*keys, *tuning.metrics):
-        shown[name] = [number(value) if isinstance(value, float) else str(value) for value in numbers[name]]
+    for name in (*keys, tuning.metric):
+        shown[name] = numbers[name].map(shown_value)
     caption = f"{tuning.document['study']}: every trial; scores are means over the tuning seeds."
     return Table("tuning_trials", caption, numbers, shown)
 
 
 def sentences(tuning: TrialTable) -> Iterator[str]:
-    """Say what was tried, whether every arm had the same, what pruning saved, and what went wrong."""
-    document, asked = tuning.document, tuning.document["trials_per_arm"]
+    """Say what was tried, whether every arm had the same, and what went wrong."""
+    document, asked, goal = tuning.document, tuning.document["trials_per_arm"], tuning.document["objectives"][0]
     seeds = ", ".join(map(str, document["seeds"]))
     where = "".join(f", {factor} {level}" for factor, level in document["levels"].items())
-    goals = " and ".join(f"{goal['direction']} `{goal['metric']}`" for goal in document["objectives"])
     yield (
-        f"`{document['study']}` was tuned to {goals}: {count(asked, 'trial')} for each of"
-        f" {count(len(tuning.arms), 'arm')} ({document['sampler']['name']}, sampler seed"
+        f"`{document['study']}` was tuned to {goal['direction']} `{goal['metric']}`: {count(asked, 'trial')} for each"
+        f" of {count(len(tuning.arms), 'arm')} ({document['sampler']['name']}, sampler seed"
         f" {document['sampler']['seed']}{where}), each judged by seeds {seeds}, which no evaluation may use."
     )
     of_arm = {arm: len(tuning.of(arm, *ENDED)) for arm in tuning.arms}
     short = [f"`{arm}` {n}" for arm, n in of_arm.items() if n != asked]
     yield f"The budget is not spent yet: {', '.join(short)}." if short else "Every arm had exactly its budget."
-    ended = tuning.trials[tuning.trials["state"].isin(ENDED)]
-    if pruned := (ended["state"] == PRUNED).sum():
-        full, decided = ended["full"].sum(), ended["decided"].sum()
-        yield (
-            f"The pruner `{document['pruner']['name']}` stopped {pruned} of {count(len(ended), 'trial')}; the trials"
-            f" took {decided:,} of {full:,} optimiser steps: {percent(1 - decided / full)} saved."
-        )
     for state in (DIVERGED, FAILED):
         of_state = tuning.trials[tuning.trials["state"] == state].itertuples()
         if named := [f"`{trial.arm}` trial {trial.number} ({trial.reason})" for trial in of_state]:
@@ -183,71 +183,50 @@ def sentences(tuning: TrialTable) -> Iterator[str]:
 # --- Optuna's plots -------------------------------------------------------------------------------------------------
 
 
-Layout: TypeAlias = Literal["constrained", "tight"]
-
-
 def draw_trials(tuning: TrialTable) -> Iterator[tuple[Figure, Manifest]]:
-    """Draw Optuna's plots of a tuning: the history of all arms, and of each arm what its keys do to the score."""
-    metric, document, pruner = tuning.metrics[0], tuning.document, tuning.document["pruner"]
+    """Draw Optuna's plots of a tuning: the history of all arms, and of each arm the score along each key."""
+    options: Record = {"target": lambda trial: trial.value, "target_name": tuning.metric}
     studies = {arm: tuning.optuna_study(arm) for arm in tuning.arms if len(tuning.of(arm, COMPLETE))}
-    options: Record = {"target": lambda trial: trial.values[0], "target_name": metric}
     if studies:
         caption = "Score of each complete trial in the order of asking, and the best so far."
         history = _plot(plots.plot_optimization_history, list(studies.values()), **options)
         yield history, _manifest(tuning, "trial_history", list(studies), caption)
     for arm, study in studies.items():
-        space, complete = document["arms"][arm]["space"], len(tuning.of(arm, COMPLETE))
-        if complete > 1:
-            # One panel shares a grid with its colour bar, which the constrained layout cannot divide.
-            layout: Layout = "constrained" if len(space) > 1 else "tight"
-            figure = _plot(plots.plot_slice, study, layout=layout, params=list(space), **options)
-            for key, panel in zip(sorted(space), figure.axes, strict=False):
-                panel.xaxis.set_minor_formatter(NullFormatter())  # on a short logarithmic axis they overlap
-                common = document["arms"][arm]["common"].get(key)
-                if isinstance(common, float) and "choices" not in space[key]:  # choices are places, not numbers
-                    panel.axvline(common, color=QUIET, linestyle=":")
-            caption = f"`{arm}`: scores of complete trials along each key; dotted: the common value."
-            yield figure, _manifest(tuning, f"{arm}_key_slices", [arm], caption)
-        if pruner["name"] not in ("none", "wilcoxon"):
-            seen = f"the mean of the last {pruner.get('window', 1)} evaluations of `{pruner['metric']}`"
-            caption = f"`{arm}`: what the pruner saw, {seen}, the seeds of a trial one after the other."
-            figure = _plot(plots.plot_intermediate_values, study)
-            yield figure, _manifest(tuning, f"{arm}_trial_curves", [arm], caption)
-        if len(space) > 1 and complete >= FEWEST:
-            caption = f"`{arm}`: share of the score's variance that each key explains alone (fANOVA, seed 0)."
-            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-            figure = _plot(plots.plot_param_importances, study, evaluator=evaluator, **options)
-            yield figure, _manifest(tuning, f"{arm}_key_importance", [arm], caption)
-        if len(tuning.metrics) > 1:
-            caption = f"`{arm}`: {' against '.join(tuning.metrics)}; red: trials that nothing beats in all."
-            figure = _plot(plots.plot_pareto_front, study, target_names=tuning.metrics)
-            yield figure, _manifest(tuning, f"{arm}_trial_front", [arm], caption)
+        space, common = tuning.document["arms"][arm]["space"], tuning.document["arms"][arm]["common"]
+        if len(tuning.of(arm, COMPLETE)) < 2:
+            continue
+        figure = _plot(plots.plot_slice, study, params=list(space), **options)
+        # One panel shares a grid with its colour bar, which the constrained layout cannot divide.
+        figure.set_layout_engine("constrained" if len(space) > 1 else "tight")
+        for key, panel in zip(sorted(space), figure.axes, strict=False):
+            panel.xaxis.set_minor_formatter(NullFormatter())  # on a short logarithmic axis they overlap
+            if isinstance(common.get(key), float) and "choices" not in space[key]:  # choices are places, not numbers
+                panel.axvline(common[key], color=QUIET, linestyle=":")
+        caption = f"`{arm}`: scores of complete trials along each key; dotted: the common value."
+        yield figure, _manifest(tuning, f"{arm}_key_slices", [arm], caption)
 
 
-def _plot(plot: Callable[..., Any], *arguments: Any, layout: Layout = "constrained", **options: Any) -> Figure:
+def _plot(plot: Callable[..., Any], *arguments: Any, **options: Any) -> Figure:
     """Return the figure of one of Optuna's plots, which change matplotlib's style for good and warn at each call."""
     with matplotlib.rc_context(), warnings.catch_warnings(action="ignore"):
-        figure = np.ravel(plot(*arguments, **options))[0].figure
-        figure.set_layout_engine(layout)
+        figure: Figure = np.ravel(plot(*arguments, **options))[0].figure
     pyplot.close(figure)  # it stays as an object, without a window of pyplot
     return figure
 
 
 def _manifest(tuning: TrialTable, name: str, arms: list[str], caption: str) -> Manifest:
     """Return the manifest of a figure of trials; `diverged` and `failed` name trials."""
-    document, trials = tuning.document, [trial for trial in tuning.trials.itertuples() if trial.arm in arms]
-    diverged, failed = (
-        [f"{trial.arm} trial {trial.number}" for trial in trials if trial.state == state]
-        for state in (DIVERGED, FAILED)
-    )
-    numbers = [{"arm": t.arm, "trial": t.number, "state": t.state, "values": t.values} | t.scores for t in trials]
+    document, trials = tuning.document, tuning.trials[tuning.trials["arm"].isin(arms)]
+    labels = trials["arm"] + " trial " + trials["number"].astype(str)
+    numbers = trials[["arm", "number", "state", "values", "score"]].rename(columns={"number": "trial"})
     record: Record = (
-        {"figure": name, "study": document["study"], "caption": caption, "alt": caption, "numbers": numbers}
+        {"figure": name, "study": document["study"], "caption": caption, "alt": caption}
         | {"statistic": "scores are means over the tuning seeds", "seeds": list(document["seeds"])}
         | {"commits": [document["commit"]] if document["commit"] else []}
         | {"results_versions": [document["results_version"]], "locks": []}  # a tuning's document does not say
-        | {"signatures": sorted({signature for trial in trials for signature in trial.signatures.values()})}
-        | {"diverged": diverged, "stopped": [], "missing": [], "failed": failed}
+        | {"signatures": sorted({signature for of in trials["signatures"] for signature in of.values()})}
+        | {state: labels[trials["state"] == state].tolist() for state in (DIVERGED, FAILED)}
+        | {"stopped": [], "missing": [], "numbers": numbers.to_dict("records")}
     )
     return Manifest(**record)
 
@@ -272,47 +251,42 @@ def join_sections(sections: Sequence[Section]) -> str:
     return "\n\n".join(["## Tuning", *blocks]) if blocks else ""
 
 
-class _Writer:
-    """Writes figures and tables below `output`, and returns how a report there shows them."""
-
-    def __init__(self, output: Path, inner: Path = Path()) -> None:
-        self.output, self.inner, self.pictures = output, inner, list[Path]()
-
-    def figure(self, picture: Figure, manifest: Manifest) -> str:
-        name = f"{manifest.study}_{manifest.figure}"
-        path = save(picture, self.output / "figures" / self.inner / name)[0]
-        manifest.write(path.with_suffix(".json"))
-        self.pictures.append(path)
-        words = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}."
-        return f"![{manifest.study} {manifest.figure}]({path.relative_to(self.output)})\n\n{words}"
-
-    def table(self, table: Table) -> str:
-        table.write(self.output / "tables" / self.inner)
-        return f"{table.caption}\n\n{markdown_table(table.shown)}"
-
-    def blocks(self, tuning: TrialTable) -> list[str]:
-        """Write one tuning: sentences, budget, figures, every trial."""
-        said, figures = sentences(tuning), [self.figure(*drawn) for drawn in draw_trials(tuning)]
-        trials = f"every trial ({count(len(tuning.trials), 'trial')})"
-        rows = f"<details><summary>{trials}</summary>\n\n{self.table(every_trial(tuning))}\n\n</details>"
-        return ["\n".join(f"- {sentence}" for sentence in said), self.table(budget(tuning)), *figures, rows]
-
-
 def make_section(study: StudyRuns, output: Path, inner: Path = Path()) -> Section:
     """Write what a study's report says about tuning: nothing where it neither was tuned nor names tuned values.
 
     Figures and tables go to `output`/figures/`inner` and `output`/tables/`inner`.
     """
-    writer, blocks, elsewhere = _Writer(output, inner), list[str](), list[str]()
+    section = Section([], [], [])
     if rows := tuned_values.compare(study) if len(study.done) else []:
-        blocks.append("\n".join(f"- {sentence}" for sentence in tuned_values.sentences(rows)))
-        blocks += [writer.figure(*tuned_values.draw(study, rows)), writer.table(tuned_values.table(study, rows))]
+        section.blocks.append("\n".join(f"- {sentence}" for sentence in tuned_values.sentences(rows)))
+        section.blocks.append(_write_table(tuned_values.table(study, rows), output / "tables" / inner))
     for name in dict.fromkeys([*(tuning["study"] for tuning in study.plan.get("tuned", [])), study.name]):
         if study.results.trials(name).is_file():
-            blocks += writer.blocks(load_trials(study.results, name))
+            _write_tuning(load_trials(study.results, name), section, output, inner)
         elif name != study.name:
-            elsewhere.append(name)
-    return Section(blocks, writer.pictures, elsewhere)
+            section.elsewhere.append(name)
+    return section
+
+
+def _write_tuning(tuning: TrialTable, section: Section, output: Path, inner: Path = Path()) -> None:
+    """Write one tuning into a section: sentences, budget, figures, every trial."""
+    tables = output / "tables" / inner
+    section.blocks.append("\n".join(f"- {sentence}" for sentence in sentences(tuning)))
+    section.blocks.append(_write_table(budget(tuning), tables))
+    for picture, manifest in draw_trials(tuning):
+        path = save(picture, output / "figures" / inner / f"{manifest.study}_{manifest.figure}")[0]
+        manifest.write(path.with_suffix(".json"))
+        section.pictures.append(path)
+        words = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}."
+        section.blocks.append(f"![{manifest.study} {manifest.figure}]({path.relative_to(output)})\n\n{words}")
+    title = f"every trial ({count(len(tuning.trials), 'trial')})"
+    rows = _write_table(every_trial(tuning), tables)
+    section.blocks.append(f"<details><summary>{title}</summary>\n\n{rows}\n\n</details>")
+
+
+def _write_table(table: Table, folder: Path) -> str:
+    table.write(folder)
+    return f"{table.caption}\n\n{markdown_table(table.shown)}"
 
 
 def write(results: Results, study: str, say: Callable[[str], None] = lambda line: None) -> Path:
@@ -320,8 +294,9 @@ def write(results: Results, study: str, say: Callable[[str], None] = lambda line
 
     Raises RequestError when the study has not been tuned.
     """
-    tuning, output = load_trials(results, study), results.output(f"{study}.tuning")
+    output, section = results.output(f"{study}.tuning"), Section([], [], [])
+    tuning = load_trials(results, study)
     say(f"drawing the trials of {study}")
-    text = "\n\n".join([f"# Tuning of {study}", *_Writer(output).blocks(tuning)])
-    write_text_atomic(output / "report.md", f"{text}\n")
+    _write_tuning(tuning, section, output)
+    write_text_atomic(output / "report.md", "\n\n".join([f"# Tuning of {study}", *section.blocks]) + "\n")
     return output / "report.md"

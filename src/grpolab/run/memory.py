@@ -16,7 +16,7 @@ CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 FLOAT32 = 4  # bytes of a number: weights, gradients and AdamW's means are float32 whatever the forward pass is
 CHUNK = 2**24  # logits that exist at once (`grpo.model.MOST_LOGITS`)
 SAMPLED = 16  # bytes of a sampled token, at least: its id and two log-probs
-LOGITS = 3  # times: themselves, their log-softmax and its gradient
+LOGITS = 3  # tensors of their size: themselves, their log-softmax and its gradient
 FIXED = ("weights", "gradients", "optimiser", "reference")  # parts that do not depend on the micro-batch
 
 

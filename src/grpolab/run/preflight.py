@@ -12,7 +12,7 @@ from pathlib import Path
 from grpolab.errors import RequestError
 from grpolab.grpo.rewards import RANDOM, check_parts, make_score
 from grpolab.paths import SMOLLM2, Results, read_json
-from grpolab.run import memory, parallel
+from grpolab.run import memory
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, RewardSettings, hub_commit
 from grpolab.tasks import make_task
@@ -28,7 +28,7 @@ def check(settings: Resolved, results: Results) -> list[str]:
     if settings.machine.launcher:  # only the node knows its devices and memory
         problems = [*_check_launcher(settings), *model]
     else:
-        machine = [*_check_device(settings.device), *_check_processes(settings), *_check_compiler(settings)]
+        machine = [*_check_device(settings), *_check_compiler(settings)]
         problems = [*machine, *model] or memory.find_problems(settings)
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
@@ -69,33 +69,22 @@ def _check_launcher(settings: Resolved) -> list[str]:
     return problems
 
 
-def _check_device(device: str) -> list[str]:
-    """Check that there is a GPU if the settings name one; only then torch is imported."""
-    if device != "cuda":
+def _check_device(settings: Resolved) -> list[str]:
+    """Check that each process has its GPU if the settings name GPUs; only then torch is imported."""
+    if settings.device != "cuda":
         return []
     import torch
 
+    size = settings.data_parallel or 1
     if torch.cuda.is_available():
-        return []
+        gpus = torch.cuda.device_count()
+        return [f"data_parallel={size} needs a GPU for each process, and there are {gpus}"] * (gpus < size)
     cuda = torch.version.cuda
     built = f"(CUDA {cuda}) finds no GPU that it can use" if cuda else "is built for the CPU"
     return [
         f"device=cuda is not possible: torch {torch.__version__} {built}: leave device=auto, or delete .venv and run"
         " `make setup TORCH_BACKEND=cu130` (or cu126, as the GPU's driver needs it)"
     ]
-
-
-def _check_processes(settings: Resolved) -> list[str]:
-    """Check that torchrun, if it is used, has started as many processes, and that each process has its GPU."""
-    size, started = settings.data_parallel or 1, parallel.started_by_torchrun()
-    if started not in (1, size):
-        return [f"data_parallel={size} is not WORLD_SIZE={started}, the processes that torchrun has started"]
-    if size == 1 or settings.device == "cpu":
-        return []
-    import torch
-
-    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", size)), torch.cuda.device_count()
-    return [f"data_parallel={size} needs a GPU for each of {here} processes, and there are {gpus}"] * (gpus < here)
 
 
 def _check_compiler(settings: Resolved) -> list[str]:

@@ -35,7 +35,7 @@ class Recorder:
         self.timing = Journal(folder / "timing.jsonl", saved.get("timing_bytes", 0))
         self.final: dict[str, float] = saved.get("final", {})  # metrics of the last finite evaluation
         self.heartbeat = Heartbeat(folder, settings.planned_steps)
-        self.heartbeat.beat(rollout_step, time.time())  # another machine sees no lock
+        self.heartbeat.beat(rollout_step, time.time())  # at once, because another machine sees nothing else of the run
         self._earlier_seconds = saved.get("seconds", 0.0)
         self._process = psutil.Process()
         self._opened = self._lap_start = time.perf_counter()

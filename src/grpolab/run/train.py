@@ -74,7 +74,7 @@ def _run_leased(settings: Resolved, results: Results, lease: Lease, on_step: OnS
         together = resolve(DATA_PARALLEL)(settings, results) if settings.data_parallel else None
         with together or contextlib.nullcontext(ALONE) as processes:
             parts = assemble(settings, warm.weights(), processes)
-            _write_down(parts, warm, lease)
+            _write_provenance(parts, warm, lease)
             outcome = _train_to_end(parts, lease, on_step, stop)
         lease.check()
         return conclude(folder, outcome)
@@ -92,7 +92,7 @@ def _run_leased(settings: Resolved, results: Results, lease: Lease, on_step: OnS
             (folder / "running.json").unlink(missing_ok=True)
 
 
-def _write_down(parts: RunParts, warm: warm_start.WarmStart, lease: Lease) -> None:
+def _write_provenance(parts: RunParts, warm: warm_start.WarmStart, lease: Lease) -> None:
     """Write the run's settings and provenance. Raises RequestError if its data or code has changed."""
     settings, folder = parts.settings, lease.folder
     content = settings.content()
@@ -114,12 +114,12 @@ def _train_to_end(parts: RunParts, lease: Lease, on_step: OnStep, stop: Stop) ->
     ending, recorder = resume(parts, lease.folder)
     state, divergence = parts.state, None
 
-    def check_and_tell(step: int) -> None:  # before the step's records and its checkpoint are written
+    def check_lease_and_report(step: int) -> None:  # before the step's records and its checkpoint are written
         lease.check()
         on_step(step)
 
     try:
-        training_loop(parts, ending, recorder, check_and_tell, stop)
+        training_loop(parts, ending, recorder, check_lease_and_report, stop)
     except Diverged as error:
         divergence = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
     finally:

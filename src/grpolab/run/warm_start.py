@@ -23,7 +23,7 @@ from grpolab.errors import Damaged
 from grpolab.grpo.batch import text_tensors
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.loading import make_policy
-from grpolab.grpo.model import Policy, read, text_places, token_log_prob
+from grpolab.grpo.model import Policy, apply_to_tokens, text_places, token_log_prob
 from grpolab.paths import Results, json_bytes, write_new
 from grpolab.run.checkpoint import load_weights, save_weights
 from grpolab.run.folder import Journal
@@ -104,11 +104,11 @@ def _make(settings: Resolved, lease: Lease, on_step: OnStep) -> None:
     if steps:
         journal = Journal(folder / "journal.jsonl")
 
-        def check_and_tell(step: int) -> None:
+        def check_lease_and_report(step: int) -> None:
             lease.check()
             on_step(step)
 
-        accuracy, steps = _train(settings, task, examples, policy, journal, check_and_tell)
+        accuracy, steps = _train(settings, task, examples, policy, journal, check_lease_and_report)
         journal.close()
         lease.check()
         save_weights(folder / WEIGHTS, policy.weights())
@@ -187,7 +187,9 @@ def supervised_step(
     for texts, count in zip(micros, tokens, strict=True):
         places, place_BT = text_places(policy, texts)
         answer_BT, tokens_BT = texts.answer_BC[:, texts.first :], texts.tokens_BC[:, texts.first :]
-        (log_probs_BT,) = read(lambda *tensors: (token_log_prob(*tensors),), place_BT, tokens_BT, answer_BT, places)
+        (log_probs_BT,) = apply_to_tokens(
+            lambda *tensors: (token_log_prob(*tensors),), place_BT, tokens_BT, answer_BT, places
+        )
         loss = -log_probs_BT[answer_BT].mean() * (count / sum(tokens))
         loss.backward()
         total += loss.item()

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from grpolab.errors import RequestError
 from grpolab.identity import dotted, identified, keys_with_content, signature
-from grpolab.paths import Results, results_folder
 from grpolab.registry import CONTENT_OF, resolve
 from grpolab.settings.objective import Objective
 from grpolab.settings.run import RunSettings, device_here
@@ -45,7 +44,7 @@ class Resolved(RunSettings):
         named = self.model_dump(include={"task", "reward", "model"})
         if not keys_with_content(named):
             return {}
-        content: dict[str, Any] = resolve(CONTENT_OF)(named, Results(results_folder(self.machine.results)).content)
+        content: dict[str, Any] = resolve(CONTENT_OF)(named)
         return content
 
     def identity(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from grpolab.paths import Results
 from grpolab.studies import drawing
 from grpolab.sweep.engine import TICK_SECONDS, Engine, Listener
 from grpolab.sweep.jobs import WARM_START, Job, Schedule, check_plans, run_job, warm_start_jobs, write_plans
-from grpolab.sweep.launch import interruptible, mirrored, say_end, say_unmoved, ui_command
+from grpolab.sweep.launch import interruptible, mirrored, say_constant_rewards, say_end, ui_command
 from grpolab.sweep.ledger import JournalReader, average_runs, cell_state, result_lines, set_failure_aside
 from grpolab.sweep.plan import Cell, plan_of_run, refuse_taken_name
 from grpolab.sweep.progress import Estimate, send, show_progress
@@ -53,7 +53,7 @@ def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
         row = average_runs([(state.outcome, journal.facts())])
         if not send("results", study=name, variants={cell.variant: row}):
             say("\n".join(result_lines(state.outcome, journal.facts())))
-        say_unmoved({folder.name: journal}, {folder.name: label}, results)
+        say_constant_rewards({folder.name: journal}, {folder.name: label}, results)
     say(f"run folder: {folder}")
     places = [ui_command(name, results)] if uri else []
     return say_end({folder.name: state}, {folder.name: label}, results, places)

@@ -250,7 +250,7 @@ class Cluster(engine.Engine):
                 if submitted.began == float("inf") and not (result.again or submitted.end):
                     raise self.refusal(f"{job.label} could not begin: {result.reason}")
                 self._hear(submitted)
-                self.lose(job, submitted.end or result, submitted.step)
+                self.handle_death(job, submitted.end or result, submitted.step)
                 return
             result = outcome
         self._hear(submitted)

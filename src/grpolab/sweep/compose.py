@@ -69,7 +69,7 @@ class Composer:
         for override in parsed:
             if override.key_or_group not in self.groups:
                 _apply(override, config, problems)
-        values = _plain_values(config, problems)
+        values = _resolve_values(config, problems)
         try:
             # Strict: a seed of `true` or an epsilon of '0.2' in quotes is a mistake, not a number.
             settings = RunSettings.model_validate(values, strict=True)
@@ -165,7 +165,7 @@ def _name_secrets(resolved: Any, written: Any, key: str, problems: list[str]) ->
     return written if is_secret else resolved
 
 
-def _plain_values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
+def _resolve_values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
     """Return the values with interpolations resolved; append a sentence for each that is missing."""
     try:
         container = OmegaConf.to_container(config, resolve=True)

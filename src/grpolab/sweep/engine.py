@@ -130,7 +130,7 @@ class Engine(ABC):
             self._said_waiting = True
             self.listener.note(f"{self.schedule.waiting} left, which another command runs: waiting for their outcomes")
 
-    def lose(self, job: Job, death: Death, step: int) -> None:
+    def handle_death(self, job: Job, death: Death, step: int) -> None:
         """Try a job whose worker died again, or record its failure."""
         if is_elsewhere := job.is_taken(self.results):  # the worker only waited for another process that does the job
             self.schedule.put_back(job)
@@ -252,7 +252,7 @@ class WorkerProcess:
 class WorkerPool(Engine):
     """The engine of this machine. A worker's death costs at most its job, and the worker is replaced.
 
-    It has a single thread, because a child that dies with its parent dies with the *thread* that started it.
+    It has one thread, because the kernel ends a worker with the *thread* that started it (`die_with_parent`).
     """
 
     def __init__(
@@ -340,6 +340,6 @@ class WorkerPool(Engine):
                 times = f"{MOST_FAILED_STARTS} times: see {worker.log}"
                 raise WorkerStartError(f"{death.reason} before it was ready, {times}")
         if assignment := worker.assignment:
-            self.lose(assignment.job, death, assignment.step)
+            self.handle_death(assignment.job, death, assignment.step)
         if self.schedule.waiting:
             self._start(slot)

@@ -129,12 +129,12 @@ def say_results(request: Request) -> None:
         if rows and not send("results", study=plan.study.name, variants=rows):
             say(f"{plan.study.name}: means over runs")
             print_table(TITLES, [format_row(variant, row) for variant, row in rows.items()])
-    say_unmoved(journals, request.labels, request.results)
+    say_constant_rewards(journals, request.labels, request.results)
 
 
-def say_unmoved(journals: Mapping[str, JournalReader], labels: Mapping[str, str], results: Results) -> None:
+def say_constant_rewards(journals: Mapping[str, JournalReader], labels: Mapping[str, str], results: Results) -> None:
     """Say in how many runs every completion had the same reward, which leaves nothing to learn from."""
-    unmoved = {name: reward for name, journal in journals.items() if (reward := journal.only_reward) is not None}
+    unmoved = {name: reward for name, journal in journals.items() if (reward := journal.constant_reward) is not None}
     for name, reward in [*unmoved.items()][:1]:
         place = f" in {len(unmoved)} of {len(journals)} runs, first {labels[name]}" if len(journals) > 1 else ""
         advice = f"`grpolab diagnose {name}{results_option(results)}` says why"

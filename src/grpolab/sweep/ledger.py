@@ -31,7 +31,7 @@ Facts = dict[str, float]
 
 RUNNING = "running"
 LAST_BYTES = 4096  # at the end of a timing journal: more than one row
-# Metric -> the fact whose start and end are its first and last value.
+# Metric -> name of the facts `<name>_start` and `<name>_end`, its first and last value.
 _COURSES = {
     "eval/accuracy_expected": "accuracy",
     "reward/mean": "reward",
@@ -235,7 +235,7 @@ class JournalReader:
         return self._facts | ({name: fmean(step[name] for step in clipped) for name in clipped[0]} if clipped else {})
 
     @property
-    def only_reward(self) -> float | None:
+    def constant_reward(self) -> float | None:
         """The reward of every completion so far; None if they differ, or there is none."""
         return next(iter(self._rewards)) if len(self._rewards) == 1 else None
 

@@ -10,7 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,19 @@ CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study."""
+    """One run of a study: a variant (its levels and settings as composed) with a seed."""
 
     levels: Levels
-    settings: Resolved
+    composed: RunSettings
+    seed: int
+
+    def with_seed(self, seed: int) -> Cell:
+        """Return the cell of the same variant with another seed."""
+        return replace(self, seed=seed)
+
+    @cached_property
+    def settings(self) -> Resolved:
+        return resolve_run(self.composed.model_copy(update={"seed": self.seed}))
 
     @property
     def variant(self) -> str:
@@ -56,7 +66,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        return f"{self.variant}, seed {self.settings.seed}"
+        return f"{self.variant}, seed {self.seed}"
 
     @property
     def signature(self) -> str:
@@ -96,26 +106,11 @@ class Cell:
             "variant": self.variant,
             "levels": self.levels,
             **titled,
-            "seed": self.settings.seed,
+            "seed": self.seed,
             "signature": self.signature,
             "rollout_steps": self.settings.planned_steps,
             "settings": {**flat, "task": self.settings.task.name},
         }
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One combination of a study's levels, without a seed."""
-
-    levels: Levels
-    settings: RunSettings  # as composed
-
-    @property
-    def name(self) -> str:
-        return variant_name(self.levels)
-
-    def cell(self, seed: int) -> Cell:
-        return Cell(self.levels, resolve_run(self.settings.model_copy(update={"seed": seed})))
 
 
 @dataclass(frozen=True)
@@ -125,14 +120,14 @@ class Plan:
     study: Study | Collection
     seeds: list[int]
     cells: list[Cell] = field(default_factory=list)
-    variants: list[Variant] = field(default_factory=list)
+    variants: list[Cell] = field(default_factory=list)  # each with seed 0, whatever the plan's seeds are
     parts: list[Plan] = field(default_factory=list)
 
     @property
     def hypotheses(self) -> dict[str, str]:
         """Text of each hypothesis by its id; of a collection the primary ones, by `study.id`."""
         if isinstance(self.study, Study):
-            return hypothesis_texts(self.study, {variant.name: variant.settings for variant in self.variants})
+            return hypothesis_texts(self.study, {cell.variant: cell.signature for cell in self.variants})
         known = {f"{part.study.name}.{name}": text for part in self.parts for name, text in part.hypotheses.items()}
         return {name: known[name] for name in self.study.primary}
 
@@ -143,8 +138,8 @@ class Plan:
 
     def with_seeds(self, seeds_of: Mapping[str, Sequence[int]]) -> Plan:
         """Return the plan of the same study with these seeds for each variant."""
-        cells = [variant.cell(seed) for variant in self.variants for seed in seeds_of.get(variant.name, ())]
-        return Plan(self.study, sorted({cell.settings.seed for cell in cells}), cells, self.variants)
+        cells = [cell.with_seed(seed) for cell in self.variants for seed in seeds_of.get(cell.variant, ())]
+        return Plan(self.study, sorted({cell.seed for cell in cells}), cells, self.variants)
 
     def document(self, created: str, commit: str | None) -> dict[str, Any]:
         """Return the content of plan.json, all that the report knows about a study."""
@@ -215,12 +210,12 @@ def expand(
 
     Raises RequestError with all problems.
     """
-    names, variants = [variant_name(levels) for levels in study.variants()], list[Variant]()
+    names, variants = [variant_name(levels) for levels in study.variants()], list[Cell]()
     written = dict.fromkeys(text for levels in study.variants() for text in study.overrides_of(levels))
     broken = defaultdict[str, list[str]](list)  # problem -> names of the variants that have it
     for name, levels in zip(names, study.variants(), strict=True):
         try:
-            variants.append(Variant(levels, composer.compose([*study.overrides_of(levels), *overrides])))
+            variants.append(Cell(levels, composer.compose([*study.overrides_of(levels), *overrides]), seed=0))
         except RequestError as error:
             for problem in error.problems:
                 broken[problem].append(name)
@@ -242,40 +237,39 @@ def expand(
         problems.append(f"study {study.name}: {len(seeds)} seeds make more than {MOST_CELLS} cells: ask for fewer")
     if problems:
         raise RequestError(problems)
-    return Plan(study, seeds, [variant.cell(seed) for variant in variants for seed in seeds], variants)
+    return Plan(study, seeds, [cell.with_seed(seed) for cell in variants for seed in seeds], variants)
 
 
-def _find_misfits(study: Study, variants: Sequence[Variant], needs_clipping: bool) -> Iterator[str]:
+def _find_misfits(study: Study, variants: Sequence[Cell], needs_clipping: bool) -> Iterator[str]:
     """Yield what makes no sense in a study although each variant by itself can be run."""
-    first_of: dict[str, Variant] = {}
+    first_of: dict[str, Cell] = {}
     placebo = {frozenset(pair) for pair in study.placebo}
-    for variant in variants:
-        first = first_of.setdefault(resolve_run(variant.settings).signature, variant)
-        arms = frozenset({first.levels[study.compare], variant.levels[study.compare]})
-        if first is not variant and arms not in placebo:
-            yield f"{first.name} and {variant.name} have equal settings: drop one, or name them under `placebo:`"
-    clipped = [variant.settings for variant in variants if SURROGATES[variant.settings.kernel].clips]
+    for cell in variants:
+        first = first_of.setdefault(cell.signature, cell)
+        arms = frozenset({first.levels[study.compare], cell.levels[study.compare]})
+        if first is not cell and arms not in placebo:
+            yield f"{first.variant} and {cell.variant} have equal settings: drop one, or name them under `placebo:`"
+    clipped = [cell.settings for cell in variants if SURROGATES[cell.settings.kernel].clips]
     if needs_clipping and clipped and not any(settings.clip_can_bind for settings in clipped):
         yield (
             "clipping can act in no cell, because each that clips has one update per fresh batch (every ratio is then"
             " exactly 1): give a variant num_iterations or num_minibatches above 1"
         )
-    yield from unequal_budgets(study, [(variant.levels, variant.settings) for variant in variants])
+    yield from unequal_budgets(study, [(cell.levels, cell.settings) for cell in variants])
 
 
 # The runs that `grpolab train` asks for.
 
 
 def cell_of(settings: RunSettings, overrides: Sequence[str]) -> Cell:
-    """Resolve one run, and name it by the overrides that ask for it."""
+    """Return the cell of one run, named by the overrides that ask for it."""
     named = [text for text in overrides if not key_of(text).startswith(("seed", "machine.", "launcher"))]
-    return Cell({"run": _level_name(named)}, resolve_run(settings))
+    return Cell({"run": _level_name(named)}, settings, settings.seed)
 
 
 def plan_of_run(name: str, cell: Cell, overrides: Sequence[str]) -> Plan:
     """Return the plan of a single run, by which report and tracking find it under a study's name."""
-    seeds = [cell.settings.seed]
-    return Plan(_make_study(name, overrides, {"run": {cell.variant: []}}, seeds), seeds, [cell])
+    return Plan(_make_study(name, overrides, {"run": {cell.variant: []}}, [cell.seed]), [cell.seed], [cell])
 
 
 def _make_study(

@@ -29,7 +29,7 @@ from grpolab.vocabulary import COMPLETED, OUTCOMES
 
 STEP_SECONDS = 1.0  # between two `step` events of a job
 SILENCE_SECONDS = 60.0  # without a line on an output that is no terminal
-WIDE = 1000  # characters of a table that no terminal shows
+WIDE = 1000  # characters in a line of a table that goes to a file or a pipe
 
 
 class Estimate:
@@ -91,9 +91,13 @@ class RunningJob:
 
 
 class Progress:
-    """Listens to an engine, counts, and prints a line for each finished job, or sends an event for each call."""
+    """Listens to an engine, counts, and prints a line for each finished job, or sends an event for each call.
 
-    def __init__(self, jobs: Sequence[Job], estimate: Estimate, results: Results) -> None:
+    `is_live`: a table on a terminal is drawn in place, and only failures and notes scroll by.
+    """
+
+    def __init__(self, jobs: Sequence[Job], estimate: Estimate, results: Results, is_live: bool = False) -> None:
+        self.is_live = is_live
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self.estimate, self.results = estimate, results
         self.total = Counter(job.kind for job in jobs)
@@ -119,7 +123,7 @@ class Progress:
         facts = {"accuracy": journal.accuracy_now, "clip": journal.clip_now}
         if is_due and send("step", signature=job.signature, step=step, steps=job.steps, **facts):
             running.sent_at = self._last_line = now
-        if now - self._last_line > SILENCE_SECONDS:
+        if now - self._last_line > SILENCE_SECONDS and not self.is_live:
             self.print_running()
 
     def returned(self, job: Job, reason: str) -> None:
@@ -129,7 +133,7 @@ class Progress:
 
     def finished(self, job: Job, outcome: dict[str, Any]) -> None:
         running = self.running.pop(job.signature, None)
-        del self._open[job.signature]
+        self._open.pop(job.signature, None)  # those of a tuning are not known before
         if outcome.get("seconds") and running:  # another command's jobs say nothing about this machine
             self.estimate.learn(job.kind, job.cost, outcome["seconds"], whole=True)
         if job.kind == RUN:
@@ -143,10 +147,14 @@ class Progress:
             self.print_finished(job, outcome, journal)
 
     def print_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
+        if self.is_live:
+            if outcome["outcome"] != COMPLETED or outcome.get("reason"):
+                self.note(outcome_line(job, outcome))
+            return
         parts = [outcome_line(job, outcome), duration(outcome["seconds"]) if outcome.get("seconds") else ""]
         if journal and (summary := journal.summarize()):
             parts.append(summary + (" on training prompts" if job.kind == WARM_START else ""))
-        parts += ["the reward never moved"] if journal and journal.only_reward is not None else []
+        parts += ["the reward never moved"] if journal and journal.constant_reward is not None else []
         self.note(f"{self.count(job.kind)} {', '.join(filter(None, parts))}{self._left_in_brackets()}")
 
     def print_running(self) -> None:
@@ -159,6 +167,9 @@ class Progress:
     def note(self, text: str) -> None:
         self._last_line = time.monotonic()
         self.console.print(visible(text), markup=False)
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
 
     def count(self, kind: str = RUN) -> str:
         """Return `[12/114]`, or `[warm start 1/3]`."""
@@ -180,25 +191,15 @@ class Progress:
             costs[job.kind] += job.cost * (1 - done)
         return costs
 
-
-class LiveProgress(Progress):
-    """Draws a table in place; only failures and notes scroll by."""
-
-    def print_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
-        if outcome["outcome"] != COMPLETED or outcome.get("reason"):
-            self.note(outcome_line(job, outcome))
-
-    def print_running(self) -> None:
-        """Do nothing: the table shows it."""
-
     def draw(self) -> RenderableType:
+        """Return the table of the running jobs below a line of counts."""
         head = [self.count()]
         if self.total[WARM_START]:
             head.append(f"warm starts {self.warm_starts}/{self.total[WARM_START]}")
         head += [f"{name} {self.outcomes[name]}" for name in OUTCOMES if self.outcomes[name]]
         head += [f"running {len(self.running)}"] if self.running else []
         if self.outcomes:
-            head.append(f"{60 * self.outcomes.total() / max(time.monotonic() - self._began, 1e-9):.1f} a minute")
+            head.append(f"{60 * self.outcomes.total() / max(self.seconds(), 1e-9):.1f} a minute")
         head += [left] if (left := self.left()) else []
         table = Table(box=None, pad_edge=False, show_header=False)
         for running in sorted(self.running.values(), key=lambda running: running.slot):
@@ -254,9 +255,9 @@ def json_lines() -> Iterator[None]:
 def show_progress(jobs: Sequence[Job], estimate: Estimate, results: Results) -> Iterator[Progress]:
     """Draw a table on a terminal, else print lines or send events."""
     if sys.stdout.isatty():  # never true of an EventStream
-        table = LiveProgress(jobs, estimate, results)
-        with Live(console=table.console, get_renderable=table.draw, refresh_per_second=4):
-            yield table
+        progress = Progress(jobs, estimate, results, is_live=True)
+        with Live(console=progress.console, get_renderable=progress.draw, refresh_per_second=4):
+            yield progress
     else:
         yield Progress(jobs, estimate, results)
 

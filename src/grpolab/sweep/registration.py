@@ -15,8 +15,6 @@ from typing import Any
 
 from grpolab.errors import RequestError
 from grpolab.paths import commit, git, project_root
-from grpolab.settings.resolved import resolve_run
-from grpolab.settings.run import RunSettings
 from grpolab.sweep.study import Study
 from grpolab.vocabulary import CONFIRMATION_SEEDS, REGISTRY
 
@@ -26,14 +24,12 @@ PAGE = {"tested", "also"}  # fields of a hypothesis that only its page shows
 Margins = Mapping[str, Mapping[str, float | None]]  # hypothesis -> place (levels and task) -> margin
 
 
-def hypothesis_texts(study: Study, settings: Mapping[str, RunSettings]) -> dict[str, str]:
-    """Return everything that decides each hypothesis as text, by id; `settings` are the composed variants.
+def hypothesis_texts(study: Study, variants: Mapping[str, str]) -> dict[str, str]:
+    """Return everything that decides each hypothesis as text, by id; `variants`: signatures with seed 0, by name.
 
     Left out are defaults, so that a new key of study files changes no registration, and PAGE.
     """
-    seed_0 = {name: run.model_copy(update={"seed": 0}) for name, run in sorted(settings.items())}
-    variants = {name: resolve_run(run).signature for name, run in seed_0.items()}
-    rules = study.model_dump(mode="json", include=_RULES, exclude_defaults=True), variants
+    rules = study.model_dump(mode="json", include=_RULES, exclude_defaults=True), dict(variants)
     texts = {claim.id: claim.model_dump(mode="json", exclude_defaults=True, exclude=PAGE) for claim in study.hypotheses}
     return {name: json.dumps([text, *rules], sort_keys=True) for name, text in texts.items()}
 

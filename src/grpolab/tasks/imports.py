@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def load_object(key: str, path: str) -> Any:
         raise RequestError(f"{key}={path}: there is no file {folder / f'{module}.py'}")
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-    now = sources(module, folder)
+    now, top = sources(module, folder), module.partition(".")[0]
     before = _imported.get(module, now)
     if before != {name: digest for name, digest in now.items() if name in before}:
         raise RequestError(f"{key}={path} was changed after this process had imported it: start the command again")
@@ -40,10 +41,14 @@ def load_object(key: str, path: str) -> Any:
     if elsewhere := _elsewhere(module, folder):
         raise RequestError(f"{key}={path} cannot be imported{elsewhere}")
     _imported[module] = before
+    for source, digest in before.items() if top != "grpolab" else ():
+        file = Path(getattr(sys.modules.get(source), "__file__", None) or "")
+        if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            raise RequestError(f"{key}={path} takes {source} from {file}, one of two modules of that name: rename one")
     if unread := sources(module, folder).keys() - before.keys():
         raise RequestError(
-            f"{key}={path} imports {', '.join(sorted(unread))} from a folder that it puts on sys.path in a way that"
-            " cannot be read without running it, so that a change there would not be noticed: write"
+            f"{key}={path} imports {', '.join(sorted(unread))} from a folder on sys.path that its source does not name,"
+            " so that a change there would not be noticed: write"
             " sys.path.insert(0, str(Path(__file__).parent / 'FOLDER')), or put them beside it"
         )
     return imported

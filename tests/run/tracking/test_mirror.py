@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from fake_runs import STUDY, T0, FakeRun, assert_equal_to_journals, mirror, points, study, tracked, uri
 from mlflow import MlflowClient
 
 from grpolab import meanings
 from grpolab.paths import Results, write_json_atomic
-from grpolab.run.tracking import pages
-from grpolab.run.tracking.mirror import StudyMirror
+from grpolab.run.tracking.mirror import NOTE, StudyMirror
 from grpolab.run.tracking.store import Store
 from grpolab.run.tracking.verify import verify
 
@@ -40,7 +38,7 @@ def test_a_run_is_mirrored_with_its_tags_params_data_and_artifacts(results: Resu
     run = tracked(results)[LOW]
     tags = {name: value for name, value in run.data.tags.items() if not name.startswith("mlflow.")}
     assert tags == {
-        **{"study": STUDY, "variant": "low/addition", "arm": "low", "clip": "low", "line": tags["line"]},
+        **{"study": STUDY, "variant": "low/addition", "arm": "low", "clip": "low"},
         **{"task": "addition", "factor.task": "addition", "seed": "0", "outcome": "completed"},
         "signature": fake.cell["signature"],
     }
@@ -84,16 +82,7 @@ def test_values_that_are_not_finite_leave_a_gap_and_divergence_is_a_result(resul
     assert ("loss", 1) not in found
     assert found["grad_norm", 1] == 2.0
     assert (tracked_run.info.status, tracked_run.data.tags["outcome"]) == ("FINISHED", "diverged")
-    assert "the loss is nan" in tracked_run.data.tags[pages.NOTE]
-
-
-def test_where_nothing_clips_there_is_no_clip_range_among_the_params(results: Results) -> None:
-    for cell, kernel in zip(study(results, seeds=1)["cells"], ("ratio", "clipped"), strict=True):
-        file = FakeRun(results, cell).take(1).folder / "settings.yaml"
-        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"kernel": kernel}))
-    mirror(results)
-    params = {name: {"epsilon", "epsilon_high"} & set(run.data.params) for name, run in tracked(results).items()}
-    assert params == {LOW: set(), "high/addition, seed 0": {"epsilon", "epsilon_high"}, "summary": set()}
+    assert "the loss is nan" in tracked_run.data.tags[NOTE]
 
 
 def test_a_renamed_arm_keeps_its_runs(results: Results) -> None:
@@ -133,39 +122,26 @@ def test_a_run_that_failed_before_it_wrote_anything(results: Results) -> None:
     mirror(results)
     run = tracked(results)[LOW]
     assert run.info.status == "FAILED"
-    assert "MemoryError" in run.data.tags[pages.NOTE]
+    assert "MemoryError" in run.data.tags[NOTE]
 
 
-def test_the_summary_run_has_the_report_its_pages_and_no_variant(results: Results) -> None:
+def test_the_summary_run_has_the_report_and_no_variant(results: Results) -> None:
     study(results)
     output = results.output(STUDY)
-    for folder in ("figures", "pages"):
-        (output / folder).mkdir()
+    (output / "figures").mkdir()
     (output / "figures" / "F1.png").write_bytes(b"png")
-    (output / "report.html").write_text('<a href="#top">up</a> <a href="pages/a.html">A</a> <a href="https://x">x</a>')
-    (output / "pages" / "a.html").write_text('<a href="../report.html#runs">The report</a>')
-    (output / "report.md").write_text("first")
-    mirror(results)
-    (output / "report.md").write_text("second")
-    mirror(results)
+    for text in ("first", "second"):
+        (output / "report.md").write_text(text)
+        (output / "report.html").write_text(text)
+        mirror(results)
     summary = tracked(results)["summary"]
     assert summary.data.tags["study"] == STUDY
     assert not {"variant", "arm", "seed", "outcome"} & summary.data.tags.keys()
     assert not summary.data.metrics
     artifacts = artifacts_of(results, "summary")
-    assert (artifacts / "report.md").read_text() == "second"
+    assert (artifacts / "report.md").read_text() == (artifacts / "report.html").read_text() == "second"
     assert (artifacts / "figures" / "F1.png").read_bytes() == b"png"
     assert (artifacts / "plan.json").exists()
-    # MLflow shows a page in a frame that follows no link to another file.
-    assert (artifacts / "report.html").read_text() == '<a href="#top">up</a> A <a href="https://x">x</a>'
-    assert (artifacts / "pages" / "a.html").read_text() == "The report"
-    experiment = MlflowClient(uri(results)).get_experiment(summary.info.experiment_id)
-    assert pages.report_address(experiment.experiment_id, summary.info.run_id) in experiment.tags[pages.NOTE]
-    part = results.output("reference") / "figures" / STUDY  # drawn again, by the study that includes this one
-    part.mkdir(parents=True)
-    (part / "F1.png").write_bytes(b"new")
-    mirror(results)
-    assert (artifacts / "figures" / "F1.png").read_bytes() == b"new"
 
 
 def test_a_study_that_includes_others_mirrors_them(results: Results) -> None:
@@ -192,7 +168,7 @@ def test_one_damaged_folder_is_named_and_does_not_keep_the_others_waiting(result
         (folder / "journal.jsonl").write_text("{]\n")
     problem = StudyMirror(results, uri(results), [STUDY]).attempt(last=True)
     assert problem is not None
-    assert problem.startswith(f"run {folder.name} is damaged and not copied: {folder / 'journal.jsonl'}")
+    assert problem.startswith(f"run {folder.name} cannot be copied: {folder / 'journal.jsonl'}")
     assert tracked(results).keys() == {"high/addition, seed 0", "summary"}
 
 
@@ -204,14 +180,12 @@ def test_what_report_and_doctor_say_of_a_run_are_metrics_and_tags(results: Resul
     mirror(results)
     numbers = {"final_score": 0.25, "gain": -0.1, "lost": 1.0, "collapsed": 1.0}
     said = {low["signature"]: {"metrics": numbers, "tags": {"lost": "collapsed", "cause": "unclipped"}}}
-    said[high["signature"]] = {"metrics": {"lost": "no"}, "tags": {}}  # damaged
     write_json_atomic(results.assessment(STUDY), said)
     assert any("cause is None" in text for text in differences(results))
     mirror(results)
     run, other = (tracked(results)[f"{arm}/addition, seed 0"] for arm in ("low", "high"))
     assert numbers.items() <= run.data.metrics.items()
     assert (run.data.tags["lost"], run.data.tags["cause"]) == ("collapsed", "unclipped")
-    assert "**Collapsed**" in run.data.tags[pages.NOTE]
     assert "lost" not in other.data.metrics
     assert differences(results) == []
     said[low["signature"]]["metrics"]["gain"] = 0.5  # other thresholds, another study
@@ -219,22 +193,7 @@ def test_what_report_and_doctor_say_of_a_run_are_metrics_and_tags(results: Resul
     mirror(results)
     assert tracked(results)[LOW].data.metrics["gain"] == 0.5
     assert differences(results) == []
-
-
-def test_two_arms_have_two_colours(results: Results) -> None:
-    """With the names alone, symmetric/addition/healthy and lower_only/addition/healthy are both blue."""
-    plan = study(results, seeds=1, arms=tuple(f"arm {number}" for number in range(pages.COLOURS)))
-    lines = pages.lines_of(plan)
-    assert all(line.rstrip() == variant for variant, line in lines.items())
-    assert len({pages.colour_number(line) for line in lines.values()}) == len(lines)
-    FakeRun(results, plan["cells"][3]).take(1).end()
-    mirror(results)
-    assert tracked(results)["arm 3/addition, seed 0"].data.tags["line"] == lines["arm 3/addition"]
-
-
-def test_the_colours_are_those_of_the_installed_pages() -> None:
-    """MLflow's pages choose a colour by this hash; another version may do so otherwise."""
-    import mlflow
-
-    (main,) = Path(mlflow.__path__[0], "server/js/build/static/js").glob("main.*.js")
-    assert "t=(t+e.charCodeAt(r))%255,n=(n+t)%255;return r.T[(t|n<<8)%r.T.length]" in main.read_text()
+    write_json_atomic(results.assessment(STUDY), {"abc": {"metrics": {"lost": "no"}, "tags": {}}})
+    assert "assessment.json is damaged: its abc.metrics.lost" in str(
+        StudyMirror(results, uri(results), [STUDY]).attempt()
+    )

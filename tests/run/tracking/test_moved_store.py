@@ -10,7 +10,7 @@ from fake_runs import STUDY, FakeRun, mirror, study, tracked, uri
 from mlflow import MlflowClient
 
 from grpolab.paths import Results
-from grpolab.run.tracking import synchronise, ui
+from grpolab.run.tracking import synchronise
 from grpolab.run.tracking.mirror import StudyMirror
 from grpolab.run.tracking.store import Store
 from grpolab.run.tracking.verify import verify
@@ -30,10 +30,10 @@ def test_a_copied_folder_rebuilds_its_store_and_writes_nothing_where_it_was(
     shutil.copytree(results.root, there.root)
     FakeRun(there, second).take(1).end()
     before = files_of(results.root)
-    assert ui._is_misplaced(uri(there), there)
+    assert Store(uri(there), there).find_misplaced()
     assert "artefacts lie in" in verify(there, Store(uri(there), there), [STUDY])[0].differences[-1]
     assert synchronise(there, uri(there), []) is None  # all studies that are planned
-    assert not ui._is_misplaced(uri(there), there)
+    assert not Store(uri(there), there).find_misplaced()
     assert files_of(results.root) == before
     for arm in ("low", "high"):
         run = tracked(there)[f"{arm}/addition, seed 0"]

@@ -40,7 +40,6 @@ def test_every_arm_has_its_budget_and_nothing_is_trained_twice(project):
     assert finished(project) == {"token": 6, "gspo": 6}
     steps = project.steps()
     assert len(steps) == len(set(steps)) > 0
-    assert project.document()["done"]
     assert project.tune(jobs=2) == 0
     assert project.steps() == steps
     assert finished(project) == {"token": 6, "gspo": 6}
@@ -64,7 +63,7 @@ def test_a_repeated_tuning_has_the_same_trials_and_takes_its_runs_from_the_cache
 @pytest.mark.slow
 def test_a_collapsing_run_is_given_up_and_can_be_trained_to_its_end_later(project):
     project.write(**grid(seeds=[100], pruner=median(after=3, startup_trials=1)))
-    project.seconds = 0.02
+    project.seconds = 0.05
     assert project.tune() == 0
     (given_up,) = (trial for trial in project.trials() if trial["arm"] == "token" and rate(trial) == 2e-2)
     assert given_up["state"] == "pruned"
@@ -73,8 +72,7 @@ def test_a_collapsing_run_is_given_up_and_can_be_trained_to_its_end_later(projec
     assert not (project.root / "runs" / name / "outcome.json").exists()
     last = max(step for run, step in project.steps() if run == name)
     assert 7 <= last < 12, "it rises for half of its twelve steps, and falls"
-    entry = next(one for one in project.document()["trials"] if one["signatures"].get("100") == name)
-    assert entry["timing"]["optimizer_steps"] == 4 * last < entry["optimizer_steps"]["full"] == 48
+    assert given_up["optimizer_steps"]["decided"] <= 4 * last < given_up["optimizer_steps"]["full"] == 48
 
     state = status(Results(project.root), "mine.tuning", 0.0)["mine.tuning"]
     assert state["states"]["missing"] >= 1
@@ -119,42 +117,6 @@ def test_divergence_is_the_worst_score_with_its_reason(project):
     assert bad["scores"] == {"final_score": {"mean": "-inf", "seeds": {"100": "-inf"}}}
     assert bad["optimizer_steps"]["decided"] == 8
     assert all(numbers and numbers != [bad["number"]] for numbers in project.document()["best"].values())
-
-
-@pytest.mark.slow
-def test_wilcoxon_gives_a_trial_up_between_its_seeds(project):
-    project.write(**grid(seeds=list(range(100, 106)), pruner={"name": "wilcoxon"}))
-    assert project.tune() == 0
-    pruned = [trial for trial in project.trials() if trial["state"] == "pruned"]
-    assert pruned
-    for trial in pruned:
-        done = trial["scores"]["final_score"]["seeds"]
-        assert 4 <= len(done) == len(trial["signatures"]) < 6
-        assert trial["optimizer_steps"]["decided"] == 48 * len(done)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["asha", "hyperband"])
-def test_successive_halving_saves_steps_and_keeps_a_good_trial(project, name):
-    project.write(pruner={"name": name, "window": 1, "after": 3, "factor": 2}, trials=10)
-    assert project.tune() == 0
-    assert finished(project) == {"token": 10, "gspo": 10}
-    steps = project.document()["optimizer_steps"]
-    assert steps["run"] < steps["full"]
-    assert {state for _, state in project.states()} == {"complete", "pruned"}
-
-
-@pytest.mark.slow
-def test_several_objectives_have_a_front(project):
-    two = [{"metric": "final_score", "direction": "maximize"}, {"metric": "grad_norm_max", "direction": "minimize"}]
-    project.write(objectives=two, pruner={"name": "none"})
-    assert project.tune() == 0
-    document = project.document()
-    for arm, front in document["best"].items():
-        points = {t["number"]: (score(t, "final_score"), -score(t, "grad_norm_max")) for t in of(document, arm)}
-        beaten = {n for n, p in points.items() for q in points.values() if q != p and all(map(float.__ge__, q, p))}
-        assert set(front) == set(points) - beaten
-        assert front[0] == max(points, key=lambda number: points[number])
 
 
 def of(document, arm):
@@ -236,5 +198,4 @@ def test_values_of_the_best_trials_reach_the_study_that_names_them(project):
             assert cells[f"{row.arm}/tuned"].learning_rate == values["learning_rate"]
             assert cells[f"{row.arm}/tuned"].epsilon == values["epsilon"]
             assert cells[f"{row.arm}/common"].learning_rate == 3e-4
-            score = trials["scores"].map(lambda scores: scores["final_score"])
-            assert score[row.best] == score.max() == row.score
+            assert trials["score"][row.best] == trials["score"].max() == row.final_score

@@ -121,8 +121,8 @@ class TuningProject:
         return json.loads(self.trials_file.read_text())
 
     def trials(self) -> list[dict[str, Any]]:
-        """Its trials, without what may differ between two equal tunings."""
-        return [{key: value for key, value in one.items() if key != "timing"} for one in self.document()["trials"]]
+        trials: list[dict[str, Any]] = self.document()["trials"]
+        return trials
 
     def states(self) -> Counter[tuple[str, str]]:
         """How many trials of each arm and state."""

@@ -6,13 +6,14 @@ for it. This module does not import mlflow, which takes seconds.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,13 +21,15 @@ from urllib.parse import unquote
 from grpolab.credentials import HTTP_USER, USER
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
+from grpolab.terminal import say
 
+Say = Callable[[str], object]
 SQLITE = "sqlite:///"
 # In memory, or with options behind a `?`, an SQLite store would be another file.
 WELL_FORMED = re.compile(
     r"sqlite:///[^?:]*[^?:/]|https?://[^/:]+(:[0-9]+)?(/.*)?|(postgresql|mysql|mssql)(\+\w+)?://.+"
 )
-OPTION = re.compile(r"(?:password|passwd|pwd|token|secret)\w*(?:=|%3D)[^&;%\s]+", re.IGNORECASE)
+OPTION = re.compile(r"(?:password|passwd|pwd|token|secret)\w*(?:=|%3D)[^&;%\s]+", re.IGNORECASE)  # of a URI
 ANSWER_SECONDS = 45.0  # how long a command waits for a server or a database, the import of mlflow included
 # Read by mlflow. No request is repeated, because a run whose answer was lost would be created twice; no connection is
 # kept to an SQLite file that may be replaced.
@@ -72,8 +75,7 @@ def password_problem(uri: str) -> str | None:
         return None
     return (
         "has a password in it, which would be written down with every run: leave it to the environment"
-        " (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN for a server, PGPASSWORD or"
-        " ~/.pgpass for PostgreSQL)"
+        " (for a server MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD; for PostgreSQL PGPASSWORD)"
     )
 
 
@@ -93,13 +95,14 @@ def check_answer(uri: str) -> None:
     if sqlite_file(uri):
         return
     # A process of its own asks, so that the wait ends and the command does not keep mlflow in memory.
-    command = [*PYTHON, "-m", __name__, "--check", "--uri", uri]
+    command, reason = [*PYTHON, "-m", __name__, json.dumps({"uri": uri})], None
     try:
         answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
+        if answer.returncode:
+            reason = (answer.stderr.strip().splitlines() or ["the process that asked was killed"])[-1]
     except subprocess.TimeoutExpired:
-        raise _refusal(uri, f"cannot be used: no answer within {ANSWER_SECONDS:.0f} s; name another store") from None
-    if answer.returncode:
-        reason = (answer.stderr.strip().splitlines() or ["the process that asked was killed"])[-1]
+        reason = f"no answer within {ANSWER_SECONDS:.0f} s"
+    if reason:
         raise _refusal(uri, f"cannot be used: {reason}; name another store")
 
 
@@ -130,18 +133,13 @@ class MirrorProcess:
     """
 
     def __init__(
-        self,
-        results: Results,
-        uri: str,
-        studies: Iterable[str],
-        say: Callable[[str], object] = lambda sentence: None,
-        rebuild: bool = False,
+        self, results: Results, uri: str, studies: Sequence[str], say: Say = say, rebuild: bool = False
     ) -> None:
         """Start it. `say` is called from a thread when the store fails, and when it works again."""
-        options = ["--results", str(results.root), "--uri", uri, *["--rebuild"] * rebuild, *studies]
+        arguments = {"results": str(results.root), "uri": uri, "studies": studies, "rebuild": rebuild}
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         self._process = subprocess.Popen(
-            [*PYTHON, "-m", __name__, *options],
+            [*PYTHON, "-m", __name__, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -151,7 +149,7 @@ class MirrorProcess:
         self._listener = threading.Thread(target=self._listen, args=(say,), daemon=True)
         self._listener.start()
 
-    def _listen(self, say: Callable[[str], object]) -> None:
+    def _listen(self, say: Say) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
             say(line.rstrip())
@@ -168,6 +166,6 @@ class MirrorProcess:
         return (errors or ["the tracking process was killed"])[-1] if self._process.returncode else None
 
 
-def synchronise(results: Results, uri: str, studies: Iterable[str], rebuild: bool = False) -> str | None:
+def synchronise(results: Results, uri: str, studies: Sequence[str], rebuild: bool = False) -> str | None:
     """Bring the store up to date once; with `rebuild`, make it anew. Return what `MirrorProcess.close` returns."""
     return MirrorProcess(results, uri, studies, rebuild=rebuild).close()

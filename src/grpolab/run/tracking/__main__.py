@@ -1,16 +1,17 @@
-"""`python -m grpolab.run.tracking --results FOLDER --uri URI STUDY...`: mirror run folders into MLflow.
+"""`python -m grpolab.run.tracking JSON`: mirror run folders into MLflow, in a process of its own.
 
-Follows the studies until standard input ends, makes a last pass with the summary runs, and exits with 0, or with 1 and
-one sentence on standard error. `--check --uri URI` only asks if the store can be used.
+JSON has the arguments of `follow`; with `uri` alone it asks if the store can be used. Exits with 0, or with 1 and one
+sentence on standard error.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import select
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,32 +26,26 @@ NICENESS = 10  # the workers' cores come first
 
 
 def main() -> int:
-    """Run until standard input ends; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m grpolab.run.tracking", description=__doc__)
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--uri", required=True)
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--rebuild", action="store_true")
-    parser.add_argument("studies", nargs="*", metavar="STUDY")
-    arguments = parser.parse_args()
+    """Do what the arguments ask for; return the exit code."""
+    arguments = json.loads(sys.argv[1])
     set_environment()
-    if arguments.check:
-        from grpolab.run.tracking.store import find_problem
-
-        problem = find_problem(arguments.uri)
-    else:
+    if "results" in arguments:
         os.nice(NICENESS)
-        problem = follow(arguments.results, arguments.uri, arguments.studies, arguments.rebuild)
+        problem = follow(**arguments)
+    else:
+        from grpolab.run.tracking.store import find_problem  # imports mlflow, whose environment is set now
+
+        problem = find_problem(**arguments)
     if problem:
         say(problem, error=True)
     return 1 if problem else 0
 
 
-def follow(root: Path, uri: str, studies: list[str], rebuild: bool = False) -> str | None:
-    """Synchronise again and again; return what the last pass could not write."""
-    from grpolab.run.tracking.mirror import StudyMirror  # imports mlflow, whose environment is set now
+def follow(results: str, uri: str, studies: Sequence[str], rebuild: bool = False) -> str | None:
+    """Synchronise until standard input ends, and once more with the summary runs; return what that could not write."""
+    from grpolab.run.tracking.mirror import StudyMirror
 
-    mirror = StudyMirror(Results(root.resolve()), uri, studies, rebuild)
+    mirror = StudyMirror(Results(Path(results).resolve()), uri, studies, rebuild)
     before, pause = None, POLL_SECONDS
     while not _input_ended(pause):
         started = time.process_time()
@@ -64,7 +59,7 @@ def follow(root: Path, uri: str, studies: list[str], rebuild: bool = False) -> s
         before = problem
     for _ in range(LAST_ATTEMPTS):
         if not (problem := mirror.attempt(last=True)):
-            return None
+            break
     return problem
 
 

@@ -6,7 +6,7 @@ import gc
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -25,7 +25,6 @@ gc.freeze()  # the garbage collector would search mlflow's half a million object
 MOST_RUNS = 50_000  # that MLflow returns at once
 # Raised by a store that is unreachable, locked, full, of another version or without its driver.
 UNUSABLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError)
-Rows = list[dict[str, float]]
 
 
 class Store:
@@ -39,29 +38,16 @@ class Store:
         elif not (self.file or is_server(uri)):
             _check_database(uri)
         self.client = MlflowClient(uri)
-        self._inode = self.file.stat().st_ino if self.file else None
-        self._pragma("journal_mode=wal")  # readers do not block the writer
 
-    def is_there(self) -> bool:
-        """Return False if the SQLite file was deleted or replaced: what is written now would be lost."""
-        return self.file is None or (self.file.exists() and self.file.stat().st_ino == self._inode)
-
-    def settle(self) -> None:
-        """Move SQLite's write-ahead log into the file, so that it can be copied."""
-        self._pragma("wal_checkpoint(truncate)")
-
-    def _pragma(self, command: str) -> None:
-        if self.file:
-            with closing(sqlite3.connect(self.file)) as connection:
-                connection.execute(f"pragma {command}")
-
-    def open_experiment(self, name: str) -> str:
-        """Return the id of a study's experiment; create it, or restore it from MLflow's bin."""
+    def open_experiment(self, name: str, tags: dict[str, str]) -> str:
+        """Return the id of a study's experiment with these tags; create it, or restore it from MLflow's bin."""
         experiment = self.client.get_experiment_by_name(name)
         if experiment is None:
-            return str(self.client.create_experiment(name, artifact_location=self._location(name)))
+            return str(self.client.create_experiment(name, self._location(name), tags))
         if experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(experiment.experiment_id)
+        for key, value in tags.items() - experiment.tags.items():
+            self.client.set_experiment_tag(experiment.experiment_id, key, value)
         return str(experiment.experiment_id)
 
     def _location(self, experiment: str) -> str | None:
@@ -90,10 +76,9 @@ class Store:
                     self.client.rename_experiment(experiment.experiment_id, study + end)
                     self.client.delete_experiment(experiment.experiment_id)
             return f"the old experiments are in MLflow's bin, with {end} behind their names"
-        self.settle()
-        moved = [self.file, self._results.artifacts] if self.file.parent == self._results.root else [self.file]
-        for path in moved:
-            if path.exists():
+        _execute(self.file, "pragma wal_checkpoint(truncate)")
+        for path in (self.file, self._results.artifacts):
+            if path.exists() and path.parent == self.file.parent:
                 path.rename(path.with_name(f"{path.stem}{end}{path.suffix}"))
         return f"the tracking store is rebuilt from the run folders; the old one is {self.file.stem}{end}.db"
 
@@ -105,7 +90,13 @@ def _create(file: Path) -> None:
     for leftover in [*part.parent.glob(f"{part.name}*"), *(Path(f"{file}{end}") for end in ("-wal", "-shm"))]:
         leftover.unlink(missing_ok=True)
     MlflowClient(sqlite_uri(part)).search_experiments(max_results=1)
+    _execute(part, "pragma journal_mode=wal")  # once for all: readers do not block the writer
     part.rename(file)
+
+
+def _execute(file: Path, command: str) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(command)
 
 
 def _check_database(uri: str) -> bool:
@@ -134,36 +125,24 @@ def describe_failure(error: BaseException) -> str:
     return f"the tracking store cannot be used ({reason_of(error)}), the run folders have everything"
 
 
-def read_run(uri: str, run_id: str) -> tuple[dict[str, str], Rows]:
-    """Return the tags of any MLflow run, and its metrics as one row a step. Raises RequestError."""
-    with _reading(uri, f"run {run_id} cannot be read from {uri}") as client:
-        run = client.get_run(run_id)
-        return dict(run.data.tags), _read_metrics(client, run)
-
-
-def read_runs(uri: str) -> Iterator[tuple[Run, Rows]]:
-    """Yield every run of a store with its metrics as one row a step. Raises RequestError."""
-    with _reading(uri, f"{uri} is no store that MLflow opens") as client:
-        ids = [experiment.experiment_id for experiment in client.search_experiments()]
-        for run in client.search_runs(ids, max_results=MOST_RUNS, order_by=["attributes.start_time"]) if ids else []:
-            yield run, _read_metrics(client, run)
-
-
-@contextmanager
-def _reading(uri: str, failure: str) -> Iterator[MlflowClient]:
+def read_runs(uri: str, run_id: str | None = None) -> Iterator[tuple[Run, list[dict[str, float]]]]:
+    """Yield one or every run of any MLflow store, with its metrics as one row a step. Raises RequestError."""
     file = sqlite_file(uri)
     if file and not file.is_file():  # MLflow would create one
         raise RequestError(f"the tracking store {file} is not there")
     try:
-        yield MlflowClient(uri)
+        client = MlflowClient(uri)
+        if run_id:
+            runs = [client.get_run(run_id)]
+        else:
+            ids = [experiment.experiment_id for experiment in client.search_experiments()]
+            runs = client.search_runs(ids, max_results=MOST_RUNS, order_by=["attributes.start_time"]) if ids else []
+        for run in runs:
+            rows: dict[int, dict[str, float]] = defaultdict(dict)
+            for name in run.data.metrics:
+                for metric in client.get_metric_history(run.info.run_id, name):
+                    rows[metric.step] |= {"step": metric.step, name: metric.value}
+            yield run, [rows[step] for step in sorted(rows)]
     except UNUSABLE as error:
+        failure = f"run {run_id} cannot be read from {uri}" if run_id else f"{uri} is no store that MLflow opens"
         raise RequestError(f"{failure}: {reason_of(error)}") from error
-
-
-def _read_metrics(client: MlflowClient, run: Run) -> Rows:
-    """Return a run's metrics in the order of their steps; each row has its `step`."""
-    rows: dict[int, dict[str, float]] = defaultdict(dict)
-    for name in run.data.metrics:
-        for metric in client.get_metric_history(run.info.run_id, name):
-            rows[metric.step][name] = metric.value
-    return [{"step": step, **rows[step]} for step in sorted(rows)]

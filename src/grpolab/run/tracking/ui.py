@@ -1,66 +1,76 @@
-"""`grpolab ui`: MLflow's pages on this machine, and the link to a study's charts."""
+"""MLflow's pages of a study: its charts grouped by variant, and the server that shows them on this machine."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import tempfile
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
 from grpolab.records import read_plan
-from grpolab.run.tracking import check_store, set_environment, sqlite_file, synchronise
+from grpolab.run.tracking import check_store, is_server, set_environment, sqlite_file, synchronise
+from grpolab.run_files import Record
 from grpolab.study_names import not_planned
 from grpolab.terminal import say
 
 HOST = "127.0.0.1"
 PORTS_TRIED = 50
-START_SECONDS = 120.0
 # Without job execution and with one worker the server is 2 processes and 0.5 GB instead of 14 and 2.7 GB.
 # What it starts itself imports nothing from the working directory either.
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONSAFEPATH": "1"}
+# Without the type of workflow MLflow 3.17 opens its pages for GenAI.
+CHARTS = "runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=by_variant"
+
+
+def chart_tags(plan: Record) -> dict[str, str]:
+    """Return the tags of an experiment by which MLflow's pages group its runs by variant, the best one first.
+
+    They are internal to the pages of MLflow 3.17; another version opens the page without groups.
+    """
+    group = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "variant"}]}
+    closed = {f"tag.variant.{cell['variant']}": False for cell in plan["cells"]}
+    view = {"groupBy": group, "groupsExpanded": closed, "runsHiddenMode": "SHOW_ALL"}
+    view |= {"orderByKey": f"metrics.`{plan.get('primary_metric')}`", "orderByAsc": False}
+    return {
+        "mlflow.experimentKind": "custom_model_development",
+        "mlflow.sharedViewState.by_variant": json.dumps(view),
+    }
 
 
 def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], object] = say) -> None:
-    """Show the store, print a study's links, and stay until Ctrl-C. Raises RequestError if there is nothing to show."""
+    """Print the links to a study's charts, and show the store until Ctrl-C. Raises RequestError if there is none."""
     check_store(uri)
-    plan = read_plan(results.plan(study))
+    plan, file = read_plan(results.plan(study)), sqlite_file(uri)
     if plan is None:
         raise not_planned(results, study)
-    set_environment()
-    parts = plan["includes"] or [study]
-    if uri.startswith("http"):
-        _print_links(uri.rstrip("/"), study, parts, say)
-        return
-    cells = [cell for part in parts for cell in (read_plan(results.plan(part)) or {"cells": []})["cells"]]
-    if not any(results.run(cell["signature"]).is_dir() for cell in cells):
-        raise RequestError(f"study {study} has no run in {results.runs} yet: run `grpolab sweep {study}` first")
-    file = sqlite_file(uri)
     if file and not file.exists():
-        raise RequestError(f"there is no tracking store at {file}: run `grpolab track sync {study}`")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends the server as Ctrl-C does
-    if _is_misplaced(uri, results) and (problem := synchronise(results, uri, [study])):
-        say(problem)
-    free = free_port(port)
-    if free != port:
-        say(f"port {port} is taken, using {free}")
-    with _server(uri, free) as process:
-        _print_links(f"http://{HOST}:{free}", study, parts, say)
-        say("Ctrl-C ends the server.")
-        with suppress(KeyboardInterrupt):
+        raise RequestError(f"there is no tracking store at {file}: `grpolab sweep` or `track sync {study}` makes it")
+    set_environment()
+    from grpolab.run.tracking.store import UNUSABLE, Store, describe_failure  # MLflow's environment is set now
+
+    is_local = not is_server(uri)
+    root = f"http://{HOST}:{free_port(port)}" if is_local else uri.rstrip("/")
+    try:
+        store = Store(uri, results)
+        if is_local and store.find_misplaced() and (problem := synchronise(results, uri, [study])):
+            say(problem)
+        for name in plan["includes"] or [study]:
+            experiment = store.client.get_experiment_by_name(name)
+            link = f"{root}/#/experiments/{experiment.experiment_id}/{CHARTS}" if experiment else ""
+            say(f"{name}, charts: {link}" if link else f"{name}: not tracked yet (`grpolab track sync {name}`)")
+    except UNUSABLE as error:
+        raise RequestError(f"{root} does not answer: {describe_failure(error)}") from error
+    if is_local:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends the server as Ctrl-C does
+        say("MLflow's pages answer in some seconds; Ctrl-C ends the server.")
+        with suppress(KeyboardInterrupt), start_server(uri, int(root.rpartition(":")[2])) as process:
             process.wait()
-
-
-def _is_misplaced(uri: str, results: Results) -> bool:
-    from grpolab.run.tracking.store import Store
-
-    return Store(uri, results).find_misplaced() is not None
 
 
 def free_port(port: int) -> int:
@@ -73,59 +83,23 @@ def free_port(port: int) -> int:
     raise RequestError(f"port={port}: no free port from there to {port + PORTS_TRIED - 1}")
 
 
-def _print_links(root: str, study: str, parts: list[str], say: Callable[[str], object]) -> None:
-    """Print the links to a study's report and charts; of a collection, to the charts of each part."""
-    from mlflow import MlflowClient  # its environment is set now
-
-    from grpolab.run.tracking import pages
-    from grpolab.run.tracking.store import UNUSABLE, describe_failure
-
-    client = MlflowClient(root)
-    try:
-        for name in dict.fromkeys((study, *parts)):
-            if (experiment := client.get_experiment_by_name(name)) is None:
-                say(f"{name}: not tracked yet (`grpolab track sync {name}`)")
-                continue
-            number = experiment.experiment_id
-            runs = client.search_runs([number], f"attributes.run_name = '{pages.SUMMARY}'") if name == study else []
-            if runs:
-                say(f"{name}, report: {root}/{pages.report_address(number, runs[0].info.run_id)}")
-            if name in parts:
-                say(f"{name}, charts: {root}/{pages.charts_address(number)}")
-    except UNUSABLE as error:
-        raise RequestError(f"{root} does not answer: {describe_failure(error)}") from error
-
-
 @contextmanager
-def _server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Start MLflow's server and wait until it answers; it ends with the block."""
+def start_server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start MLflow's server; it ends with the block. Raises RequestError if it has failed before."""
     where = ["--backend-store-uri", uri, "--host", HOST, "--port", str(port), "--workers", "1"]
+    command, environment = [*PYTHON, "-m", "mlflow", "ui", *where], {**os.environ, **ENVIRONMENT}
     # In an empty folder, because uvicorn imports from where it is started; in a session of its own, to end as a group.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            [*PYTHON, "-m", "mlflow", "ui", *where],
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **ENVIRONMENT},
-            cwd=folder,
-            start_new_session=True,
+            command, stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True
         )
         try:
-            if not _is_ready(process, port):
-                output.seek(0)
-                lines = output.read().decode(errors="replace").strip().splitlines() or ["no answer"]
-                raise RequestError(f"MLflow's pages could not be started: {lines[-1]}")
             yield process
+            if process.poll():
+                output.seek(0)
+                lines = output.read().decode(errors="replace").strip().splitlines() or ["it was killed"]
+                raise RequestError(f"MLflow's server has ended: {lines[-1]}")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait()
-
-
-def _is_ready(process: subprocess.Popen[bytes], port: int) -> bool:
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5):
-            return True
-        time.sleep(0.2)
-    return False

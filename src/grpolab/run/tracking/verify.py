@@ -18,10 +18,9 @@ from grpolab.paths import Results
 from grpolab.records import read_result
 from grpolab.run.folder import is_begun
 from grpolab.run.tracking import mirror, sqlite_file
-from grpolab.run.tracking.pages import Record
 from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure, find_problem
 from grpolab.run.watch import exclusive
-from grpolab.run_files import JOURNAL
+from grpolab.run_files import JOURNAL, Record
 from grpolab.terminal import say
 
 SHOWN = 5  # differences of a study that are printed
@@ -36,18 +35,6 @@ class Comparison:
     runs: int = 0
     running: int = 0  # of them; these are not compared
     differences: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)  # runs without a folder: pruned, or another machine's
-
-    def lines(self) -> list[str]:
-        """Return the comparison as it is printed."""
-        count = len(self.differences)
-        running = f", {self.running} of them running" if self.running else ""
-        verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
-        more = [f"and {count - SHOWN} more (--json has them all)"] if count > SHOWN else []
-        if self.unknown:
-            more.append(f"no folder here, pruned or another machine's: {', '.join(self.unknown)}")
-        shown = [*self.differences[:SHOWN], *more]
-        return [f"{self.study}: {self.runs} runs{running}: {verdict}", *(f"  {line}" for line in shown)]
 
 
 def print_verification(results: Results, uri: str, studies: Sequence[str], as_json: bool) -> bool:
@@ -69,7 +56,14 @@ def print_verification(results: Results, uri: str, studies: Sequence[str], as_js
         say(json.dumps([asdict(comparison) for comparison in comparisons], indent=1))
         return is_equal
     for comparison in comparisons:
-        say("\n".join(comparison.lines()))
+        count = len(comparison.differences)
+        running = f", {comparison.running} of them running" if comparison.running else ""
+        verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
+        say(f"{comparison.study}: {comparison.runs} runs{running}: {verdict}")
+        for difference in comparison.differences[:SHOWN]:
+            say(f"  {difference}")
+        if count > SHOWN:
+            say(f"  and {count - SHOWN} more (--json has them all)")
     if not is_equal:
         say("`grpolab track sync` adds what is missing, with --rebuild it makes the store anew")
     return is_equal
@@ -90,30 +84,24 @@ def _compare_study(results: Results, store: Store, plan: Record) -> Comparison:
     if experiment and experiment.lifecycle_stage == "active":
         runs = store.client.search_runs([experiment.experiment_id], max_results=MOST_RUNS)
     comparison, assessment = Comparison(plan["study"]), mirror.read_assessment(results, plan["study"])
-    absent = set()  # signatures of cells without a folder
     for cell in plan["cells"]:
         folder, who = results.run(cell["signature"]), (cell["variant"], str(cell["seed"]))
         if not is_begun(folder):
-            absent.add(cell["signature"])
             continue
         comparison.runs += 1
         try:
             read_result(folder)  # checks the journal against its hash
             cell_run = mirror.read_cell(results, plan, cell, assessment)
-            stored = [run for run in runs if (run.data.tags.get("variant"), run.data.tags.get("seed")) == who]
             if cell_run.status == "RUNNING":
                 comparison.running += 1
                 continue
+            stored = [run for run in runs if (run.data.tags.get("variant"), run.data.tags.get("seed")) == who]
             texts = [f"the store has {len(stored)} runs of it"]
             if len(stored) == 1:
                 texts = list(_compare_run(store, stored[0], cell_run))
         except Damaged as damage:
             texts = [f"it is damaged: {damage}"]
         comparison.differences += [f"{mirror.run_name(cell)}: {text}" for text in texts]
-    for run in runs:
-        signature = run.data.tags.get("signature", "")
-        if signature in absent:
-            comparison.unknown.append(f"{run.info.run_name} ({signature}, {run.info.run_id})")
     return comparison
 
 
@@ -123,7 +111,7 @@ def _compare_run(store: Store, run: Run, cell_run: mirror.CellRun) -> Iterator[s
     tags = cell_run.tags() | ({"outcome": outcome["outcome"]} if outcome else {})
     points = [point for step in mirror.read_course(folder, outcome).points.values() for point in step]
     values = {point.key: point.value for point in sorted(points, key=lambda point: point.step)}
-    values |= cell_run.assessed["metrics"] if cell_run.assessed else {}
+    values |= cell_run.assessed["metrics"]
     steps = client.get_metric_history(run.info.run_id, mirror.STEP_MARK)
     pairs: dict[str, tuple[object, object]] = {"the status": (run.info.status, cell_run.status)}
     pairs |= {f"the tag {name}": (run.data.tags.get(name), value) for name, value in tags.items()}

@@ -14,7 +14,7 @@ from typing import Any
 import optuna
 import sqlalchemy
 from optuna.exceptions import StorageInternalError
-from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner, WilcoxonPruner
+from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
@@ -22,18 +22,18 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateSchema
 
+from grpolab.equalities import explain_equality
 from grpolab.errors import RequestError, format_value
 from grpolab.identity import dotted
 from grpolab.paths import plain
 from grpolab.run.database import connected, reason_of
 from grpolab.run.tracking import SQLITE, password_problem
-from grpolab.settings.equalities import explain_equality
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.study import Study, load
-from grpolab.sweep.tuning.settings import Pruner, Scalar, Space, Tuning
+from grpolab.sweep.tuning.settings import Scalar, Space, Tuning
 from grpolab.vocabulary import COMPLETE, RUNNING
 
 TRIAL = "trial"  # the factor of a tuning's plan beside the arms
@@ -120,7 +120,7 @@ class TunedStudy:
         if (first := self._content.setdefault(names, content)) != content:
             key = " and ".join(key for key, value in content.items() if value != first.get(key))
             raise RequestError(f"what {key} names has changed since the tuning began: its trials need the old content")
-        return [Cell(levels, resolve_run(settings.model_copy(update={"seed": seed}))) for seed in self.tuning.seeds]
+        return [Cell(levels, settings, seed) for seed in self.tuning.seeds]
 
     def base_cells(self) -> list[Cell]:
         """Return the runs of every arm without any tuned value."""
@@ -165,13 +165,14 @@ def make_sampler(tuning: Tuning, space: Space, index: int, key: str, parallel: b
     So a resumed tuning suggests what the straight one would have, and arms with one space begin with the same values.
     `key` is empty where a sampler draws all keys together (CMA-ES).
     """
-    text = f"{tuning.sampler_seed}/{index}/{key}".encode()
-    seed = int.from_bytes(hashlib.sha256(text).digest()[:4])
-    if tuning.sampler == "tpe":
-        return TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, constant_liar=parallel)
+    if tuning.sampler == "grid":
+        return ShuffledGrid(space, tuning.sampler_seed)
+    seed = int.from_bytes(hashlib.sha256(f"{tuning.sampler_seed}/{index}/{key}".encode()).digest()[:4])
+    if tuning.sampler == "random":
+        return RandomSampler(seed)
     if tuning.sampler == "cmaes":
         return CmaEsSampler(seed=seed)
-    return RandomSampler(seed) if tuning.sampler == "random" else ShuffledGrid(space, tuning.sampler_seed)
+    return TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, constant_liar=parallel)
 
 
 class CurrentMedianPruner(BasePruner):
@@ -191,17 +192,6 @@ class CurrentMedianPruner(BasePruner):
             return False
         current, median = trial.intermediate_values[step], statistics.median(values)
         return current < median if study.direction == StudyDirection.MAXIMIZE else current > median
-
-
-def make_pruner(rule: Pruner, first: int, last: int) -> BasePruner:
-    """Make the pruner of trials that are first judged at step `first` and end at `last`."""
-    if rule.name == "median":
-        return CurrentMedianPruner(rule.startup_trials)
-    if rule.name == "asha":
-        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=rule.factor)
-    if rule.name == "hyperband":
-        return HyperbandPruner(min_resource=first, max_resource=last, reduction_factor=rule.factor)
-    return WilcoxonPruner(p_threshold=rule.p) if rule.name == "wilcoxon" else NopPruner()
 
 
 def open_storage(uri: str, study: str) -> RDBStorage:
@@ -243,14 +233,12 @@ class ArmTrials:
         Raises RequestError where the storage has another tuning of that name.
         """
         self.tuned, self.arm, self.tuning, self.space = tuned, arm, tuned.tuning, tuned.tuning.space_of(arm)
-        self.name, self._parallel = f"{tuned.study.name}/{arm}", parallel
-        settings = tuned.settings(arm, {})
-        first = max(self.tuning.pruner.after, settings.evaluation.every)
+        self.name, self._parallel, rule = f"{tuned.study.name}/{arm}", parallel, self.tuning.pruner
         self.study = optuna.create_study(
             storage=storage,
             study_name=self.name,
-            directions=[goal.direction for goal in self.tuning.objectives],
-            pruner=make_pruner(self.tuning.pruner, first, settings.planned_steps * len(self.tuning.seeds)),
+            direction=self.tuning.goal.direction,
+            pruner=CurrentMedianPruner(rule.startup_trials) if rule.name == "median" else NopPruner(),
             load_if_exists=True,
         )
         identity, there = plain(tuned.identity(arm)), self.study.user_attrs.get(IDENTITY)
@@ -279,7 +267,7 @@ class ArmTrials:
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the trials of trials.json: ended or on their way, without those that a killed command left."""
-        running: dict[str, Any] = {"state": RUNNING, "reason": None, "scores": {}, "intermediate": {}, "signatures": {}}
+        running: dict[str, Any] = {"state": RUNNING, "reason": None, "scores": {}, "signatures": {}}
         return [
             {"arm": self.arm, "number": trial.number, "values": self.point_of(trial)}
             | trial.user_attrs.get(RECORD, running)
@@ -311,11 +299,8 @@ class ArmTrials:
         return point
 
     def best(self) -> list[int]:
-        """Return the numbers of the complete trials that nothing beats: one, or with several objectives a front.
-
-        The front begins with its best by the first objective.
-        """
-        signs = [1 if goal.direction == "maximize" else -1 for goal in self.tuning.objectives]
-        front = [trial for trial in self.study.best_trials if trial.user_attrs[RECORD]["state"] == COMPLETE]
-        front.sort(key=lambda trial: [-sign * value for sign, value in zip(signs, trial.values, strict=True)])
-        return [trial.number for trial in front][: 1 if len(signs) == 1 else None]
+        """Return the number of the best complete trial, in a list that is empty before there is one."""
+        sign = -1 if self.tuning.goal.direction == "maximize" else 1
+        ended = self._trials(TrialState.COMPLETE)  # diverged ones among them
+        complete = [trial for trial in ended if trial.user_attrs[RECORD]["state"] == COMPLETE]
+        return [trial.number for trial in sorted(complete, key=lambda trial: sign * (trial.value or 0.0))[:1]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +12,6 @@ from typing import Any
 import optuna
 import yaml
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
 from grpolab import RESULTS_VERSION
@@ -23,14 +21,14 @@ from grpolab.run.database import reason_of
 from grpolab.run.tracking import SQLITE
 from grpolab.run.watch import exclusive, is_held
 from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError
-from grpolab.sweep.jobs import Job, Request
+from grpolab.sweep.jobs import RUN, Job, Request
 from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
-from grpolab.sweep.ledger import Record, duration
+from grpolab.sweep.ledger import JournalReader, Record, duration
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
+from grpolab.sweep.progress import Estimate, Progress, outcome_line, print_table
 from grpolab.sweep.tuning.arms import TRIAL, ArmTrials, TunedStudy, open_storage, override
 from grpolab.sweep.tuning.search import WATCHED, Score, Tuner
-from grpolab.terminal import say, visible
+from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETE, FAILED
 
 TRIALS_FORMAT = 1
@@ -75,12 +73,12 @@ def tune(
         with mirrored(results, request.tracking_uri, tuned.plan_name):
             if engine.places:
                 tuner.leave = engine.leave
-                progress = TuningProgress(tuner, files)
+                progress = TuningProgress(tuner, files, results)
                 try:
                     engine.run(tuner, progress)
                 except WorkerStartError as error:
                     say(error)
-                say(progress.summary())
+                progress.note(f"{progress.ended} trials in {duration(progress.seconds())}")
             if is_done := not tuner.open_trials():
                 # Where the results lie is this machine's.
                 is_written = files.write_tuned(tuned_file, uri.replace(f"{results.root}/", ""))
@@ -88,8 +86,8 @@ def tune(
             draw(results, name)
         for arm, entry in files.best_entries():
             values = " ".join(override(key, value) for key, value in entry["values"].items())
-            scores = ", ".join(f"{metric} {score['mean']:.4g}" for metric, score in entry["scores"].items())
-            say(f"best of {arm.arm}: trial {entry['number']}: {values}: {scores}")
+            score = entry["scores"][tuned.tuning.goal.metric]["mean"]
+            say(f"best of {arm.arm}: trial {entry['number']}: {values}: {tuned.tuning.goal.metric} {score:.4g}")
         for arm_name, failed in tuner.failed.items():
             if failed:
                 say(f"{arm_name}: {failed} trials failed; the same command makes up for them")
@@ -146,7 +144,7 @@ class TuningFiles:
         write_json_atomic(self._trials_file, self._document(), durable=False)
 
     def best_entries(self) -> Iterator[tuple[ArmTrials, Record]]:
-        """Yield the best trials of every arm, of several first the one that a study takes."""
+        """Yield the best trial of every arm that has one."""
         for arm in self._arms:
             entries = {entry["number"]: entry for entry in arm.entries()}
             yield from ((arm, entries[number]) for number in arm.best())
@@ -155,65 +153,47 @@ class TuningFiles:
         """Write the best values of each arm and their origin; return False where an arm has no complete trial."""
         if not all(arm.best() for arm in self._arms):
             return False
-        kept = ("study", "commit", "results_version", "levels", "sampler", "pruner", "objectives")
         document = self._document()
-        tuned: Record = {key: document[key] for key in (*kept, "trials_per_arm", "seeds")}
+        tuned = {key: value for key, value in document.items() if key not in ("format", "arms", "best", "trials")}
         tuned |= {"storage": storage, "arms": {}}
         for arm, entry in self.best_entries():
-            values = {
+            tuned["arms"][arm.arm] = {
                 "overrides": [override(key, value) for key, value in entry["values"].items()],
                 "trial": entry["number"],
                 "storage_study": arm.name,
                 "scores": entry["scores"],
                 "optimizer_steps": entry["optimizer_steps"]["decided"],
             }
-            tuned["arms"].setdefault(arm.arm, values)
         text = yaml.safe_dump(plain(tuned), sort_keys=False, width=120)
         write_text_atomic(file, HEAD.format(called=self._tuned.study.argument, study=document["study"]) + text)
         return True
 
     def _document(self) -> Record:
         tuned, tuning, study = self._tuned, self._tuned.tuning, self._tuned.study
-        entries = [entry for arm in self._arms for entry in arm.entries()]
-        ended = [entry for entry in entries if "optimizer_steps" in entry]
         levels = tuned.levels(tuned.arms[0])
         return {
             "format": TRIALS_FORMAT,
             "study": study.name,
-            "question": study.question,
-            "results_version": RESULTS_VERSION,
-            "created": self._created,
             "commit": self._commit,
-            "done": all(arm.ended() >= tuning.trials for arm in self._arms),
-            "arms": {arm: {"space": tuned.space(arm), "common": tuned.common_values(arm)} for arm in tuned.arms},
-            "compare": study.compare,
+            "results_version": RESULTS_VERSION,
             "levels": {name: level for name, level in levels.items() if name != study.compare},
             "sampler": {"name": tuning.sampler, "seed": tuning.sampler_seed},
             "pruner": {**tuning.pruner.model_dump(), "metric": WATCHED},
             "objectives": [goal.model_dump() for goal in tuning.objectives],
             "trials_per_arm": tuning.trials,
             "seeds": tuning.seeds,
-            "evaluation_seeds": study.seeds,
-            "rollout_steps": tuned.settings(tuned.arms[0], {}).planned_steps,
-            "optimizer_steps": {
-                "full": sum(entry["optimizer_steps"]["full"] for entry in ended),
-                "run": sum(entry["timing"]["optimizer_steps"] for entry in ended),
-            },
+            "arms": {arm: {"space": tuned.space(arm), "common": tuned.common_values(arm)} for arm in tuned.arms},
             "best": {arm.arm: arm.best() for arm in self._arms},
-            "trials": entries,
+            "trials": [entry for arm in self._arms for entry in arm.entries()],
         }
 
 
-class TuningProgress:
-    """The engine's listener: the tuner hears through it of each step, the screen and the files of each trial."""
+class TuningProgress(Progress):
+    """The progress of a sweep whose runs are those of trials; the tuner hears through it of each step."""
 
-    def __init__(self, tuner: Tuner, files: TuningFiles) -> None:
-        self._tuner, self._files, self._total = tuner, files, tuner.open_trials()
-        self._ended = 0
-        self._full = self._run = 0  # optimiser steps of the trials that ended: without pruning, and really done
-        self._began = self._last_line = time.monotonic()
-        self._running: dict[str, str] = {}  # by signature: how far a job is, in words
-        self._console = Console(highlight=False, soft_wrap=True)
+    def __init__(self, tuner: Tuner, files: TuningFiles, results: Results) -> None:
+        super().__init__([], Estimate(1), results)
+        self._tuner, self._files, self._trials, self.ended = tuner, files, tuner.open_trials(), 0
         tuner.changed = self.trial_changed
 
     def trial_changed(self, label: str, record: Record | None) -> None:
@@ -221,43 +201,25 @@ class TuningProgress:
         self._files.write()
         if record is None:
             return
-        self._ended += 1
-        self._full += record["optimizer_steps"]["full"]
-        self._run += record["timing"]["optimizer_steps"]
+        self.ended += 1
         means = {metric: score["mean"] for metric, score in record["scores"].items()}
         about = [f"{metric} {mean:.4g}" for metric, mean in means.items() if isinstance(mean, float)]
         about += [record["reason"]] if record["state"] != COMPLETE else []
-        left = (time.monotonic() - self._began) / self._ended * (self._total - self._ended)
-        rest = f"(about {duration(left)} left{self._saved()})"
-        self.note(f"[{self._ended}/{self._total}] {label} {record['state']}: {', '.join(about)} {rest}")
-
-    def summary(self) -> str:
-        """Return how many trials ended in this command, how long it took, and what pruning saved."""
-        return f"{self._ended} trials in {duration(time.monotonic() - self._began)}{self._saved()}"
-
-    def _saved(self) -> str:
-        if self._full <= self._run:
-            return ""
-        return f", pruning saved {1 - self._run / self._full:.0%} of the optimiser steps"
-
-    def started(self, job: Job, slot: int) -> None:
-        self._running[job.signature] = f"{job.label} begins"
+        self.note(f"{self.count()} {label} {record['state']}: {', '.join(about)} ({self.left()})")
 
     def stepped(self, job: Job, step: int) -> None:
-        self._running[job.signature] = f"{job.label} at step {step}/{job.steps}"
+        super().stepped(job, step)
         self._tuner.look(job.signature)
-        if time.monotonic() - self._last_line > SILENCE_SECONDS:
-            self.note(f"[{self._ended}/{self._total}] running: {', '.join(self._running.values())}")
 
-    def returned(self, job: Job, reason: str) -> None:
-        self._running.pop(job.signature, None)
-        self.note(f"{job.label}: {reason}; it is tried again")
-
-    def finished(self, job: Job, outcome: dict[str, Any]) -> None:
-        self._running.pop(job.signature, None)
+    def print_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
         if outcome["outcome"] == FAILED or outcome.get("disk_full"):
             self.note(outcome_line(job, outcome))
 
-    def note(self, text: str) -> None:
-        self._last_line = time.monotonic()
-        self._console.print(visible(text), markup=False)
+    def count(self, kind: str = RUN) -> str:
+        return f"[{self.ended}/{self._trials}]"
+
+    def left(self) -> str:
+        """Return `about 12 min left`, from the trials that have ended in this command."""
+        if not self.ended:
+            return "no estimate yet"
+        return f"about {duration(self.seconds() / self.ended * (self._trials - self.ended))} left"

@@ -20,7 +20,7 @@ from grpolab.paths import Results, plain
 from grpolab.records import outcome_or_damage
 from grpolab.run.watch import Tail
 from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
-from grpolab.sweep.ledger import Record, first_line, last_row
+from grpolab.sweep.ledger import Record, first_line
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.tuning.arms import RECORD, ArmTrials
 from grpolab.vocabulary import COMPLETE, DAMAGED, DIVERGED, FAILED, PRUNED
@@ -43,8 +43,7 @@ class RunningTrial:
         self.state: str | None = None  # None until it ends
         self.reason: str | None = None
         self._optimizer_steps = 0  # up to the decision
-        self._scores: dict[int, list[float]] = {}  # by seed, one for each objective
-        self._smoothed: dict[int, list[tuple[int, float]]] = {}  # by seed: what the pruner saw
+        self._scores: dict[int, float] = {}  # by seed
         self._cells: list[Cell] = []
         self._begun: list[Cell] = []
         self._runs = self._judge_runs()
@@ -81,29 +80,24 @@ class RunningTrial:
                     yield cell
             self._optimizer_steps += outcome.get("optimizer_steps") or 0
             if outcome["outcome"] == DIVERGED:
-                self._scores[seed] = self._worst()
+                self._scores[seed] = self._worst
             if outcome["outcome"] in (FAILED, DAMAGED, DIVERGED):
                 state = DIVERGED if outcome["outcome"] == DIVERGED else FAILED
                 return self._end(state, f"seed {seed}: {first_line(outcome)}")
-            quantities = self._compute_score(self._results, cell)
-            scores = {goal.metric: float(quantities[goal.metric]) for goal in self.tuning.objectives}
-            if unknown := [metric for metric, score in scores.items() if math.isnan(score)]:
-                return self._end(FAILED, f"seed {seed}: nothing to compute {', '.join(unknown)} from")
-            self._scores[seed] = list(scores.values())
-            if self.tuning.pruner.name == "wilcoxon" and index + 1 < len(self._cells):  # it compares seeds, not steps
-                self._trial.report(self._scores[seed][0], index)
-                if self._trial.should_prune():
-                    return self._end(PRUNED, f"wilcoxon: worse than the best trial after {index + 1} seeds")
+            metric = self.tuning.goal.metric
+            score = float(self._compute_score(self._results, cell)[metric])
+            if math.isnan(score):
+                return self._end(FAILED, f"seed {seed}: nothing to compute {metric} from")
+            self._scores[seed] = score
         return self._end(COMPLETE)
 
     def _prunes_at(self, step: int, evaluations: list[float], index: int) -> bool:
         """Report the mean of a run's last evaluations; end the trial if the pruner gives it up."""
         pruner, settings = self.tuning.pruner, self._cells[index].settings
         value = statistics.fmean(evaluations[-pruner.window :])
-        self._smoothed.setdefault(settings.seed, []).append((step, value))
-        if pruner.name in ("none", "wilcoxon") or step == 0:
+        if pruner.name == "none" or step == 0:
             return False
-        sign = 1 if self.tuning.objectives[0].direction == "maximize" else -1
+        sign = 1 if self.tuning.goal.direction == "maximize" else -1
         self._trial.report(sign * value, index * settings.planned_steps + step)
         is_last = step == settings.planned_steps and index + 1 == len(self._cells)
         if step < pruner.after or is_last or not self._trial.should_prune():
@@ -112,48 +106,32 @@ class RunningTrial:
         self._end(PRUNED, f"{pruner.name}: accuracy {value:.3f} at rollout step {step} of seed {settings.seed}")
         return True
 
-    def _worst(self) -> list[float]:
-        return [-math.inf if goal.direction == "maximize" else math.inf for goal in self.tuning.objectives]
+    @property
+    def _worst(self) -> float:
+        return -math.inf if self.tuning.goal.direction == "maximize" else math.inf
 
     def tell(self) -> Record:
         """Tell Optuna how the trial ended; return its entry in trials.json, but for its number and values."""
-        goals, spent = self.tuning.objectives, [self._spent(cell) for cell in self._begun]
-        means: Sequence[float | None] = [None for _ in goals]
+        mean = None
         if self.state == COMPLETE:
-            means = [statistics.fmean(values) for values in zip(*self._scores.values(), strict=True)]
+            mean = statistics.fmean(self._scores.values())
         elif self.state == DIVERGED:
-            means = self._worst()
+            mean = self._worst
         record: Record = plain(
             {
                 "state": self.state,
                 "reason": self.reason,
-                "scores": {
-                    goal.metric: {"mean": mean, "seeds": {seed: scores[at] for seed, scores in self._scores.items()}}
-                    for at, (goal, mean) in enumerate(zip(goals, means, strict=True))
-                },
-                "intermediate": self._smoothed,
+                "scores": {self.tuning.goal.metric: {"mean": mean, "seeds": self._scores}},
                 "signatures": {cell.settings.seed: cell.signature for cell in self._begun},
                 "optimizer_steps": {
                     "full": sum(cell.settings.optimizer_steps for cell in self._cells),
                     "decided": self._optimizer_steps,
                 },
-                "timing": {"seconds": round(sum(s for _, s in spent), 3), "optimizer_steps": sum(n for n, _ in spent)},
             }
         )
         self._trial.set_user_attr(RECORD, record)
-        state = STATES.get(str(self.state), TrialState.FAIL)
-        values = [float(mean) for mean in means if mean is not None] if state == TrialState.COMPLETE else None
-        self.arm.study.tell(self._trial.number, values, state)
+        self.arm.study.tell(self._trial.number, mean, STATES.get(str(self.state), TrialState.FAIL))
         return record
-
-    def _spent(self, cell: Cell) -> tuple[int, float]:
-        """Return the optimiser steps and seconds that a run has had, whoever did them."""
-        folder = self._results.run(cell.signature)
-        outcome = outcome_or_damage(folder) or {}
-        if outcome.get("optimizer_steps") is not None:
-            return outcome["optimizer_steps"], outcome["seconds"]
-        row: Record = last_row(folder / "timing.jsonl") or {}
-        return (row.get("rollout_step", -1) + 1) * cell.settings.updates_per_batch, row.get("seconds/elapsed", 0.0)
 
 
 class Tuner(Schedule):

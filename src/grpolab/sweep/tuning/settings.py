@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -68,12 +67,10 @@ class Goal(Part):
 class Pruner(Part):
     """A rule that ends a trial: the mean of its last `window` evaluations, against the arm's other trials."""
 
-    name: Literal["none", "median", "asha", "hyperband", "wilcoxon"]
-    window: Count = Field(default=3, description="Evaluations that are averaged (not wilcoxon: it compares seeds).")
+    name: Literal["none", "median"]
+    window: Count = Field(default=3, description="Evaluations that are averaged.")
     after: Natural = Field(default=0, description="Rollout steps of each seed that nobody judges.")
-    startup_trials: Count = Field(default=4, description="median: finished trials that it needs.")
-    factor: Annotated[int, Field(ge=2)] = Field(default=3, description="asha, hyperband: one in so many goes on.")
-    p: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.1, description="wilcoxon: given up below this p-value.")
+    startup_trials: Count = Field(default=4, description="Finished trials that it needs.")
 
 
 class Tuning(Part):
@@ -86,8 +83,12 @@ class Tuning(Part):
     sampler_seed: Seed = 0
     trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, strict=True)] = Field(description="Of each arm.")
     seeds: SeedList = Field(description="Of each trial; none of the study's own.")
-    objectives: list[Goal] = Field(min_length=1, description="Several: the trials that nothing beats in all.")
+    objectives: list[Goal] = Field(min_length=1, max_length=1, description="The number that decides.")
     pruner: Pruner = Pruner(name="none")
+
+    @property
+    def goal(self) -> Goal:
+        return self.objectives[0]
 
     def space_of(self, arm: str) -> Space:
         space = {**self.space, **self.arms.get(arm, {})}
@@ -108,22 +109,7 @@ class Tuning(Part):
                 yield f"tuning.where.{factor} is missing: name the level that is tuned, one of {', '.join(levels)}"
         if shared := sorted(set(self.seeds) & set(seeds)):
             yield f"tuning.seeds={shared} are seeds of the study too: values must be judged by seeds that chose none"
-        metrics = [goal.metric for goal in self.objectives]
-        yield from unknown("tuning.objectives: metric", metrics, QUANTITIES)
-        yield from (f"tuning.objectives: {name} stands twice" for name in {n for n in metrics if metrics.count(n) > 1})
-        yield from self._wrong_sampler(arms)
-        if self.pruner.name != "none" and len(metrics) > 1:
-            yield f"tuning.pruner.name={self.pruner.name} compares one number: with several objectives it must be none"
-        least = math.floor(-math.log2(self.pruner.p)) + 2  # the seeds before the last one must be able to decide
-        if self.pruner.name == "wilcoxon" and len(self.seeds) < least:
-            never = f"can never give a trial of {len(self.seeds)} seeds up at p={self.pruner.p:g}: it needs {least}"
-            yield f"tuning.pruner.name=wilcoxon {never}"
-
-    def _wrong_sampler(self, arms: Iterable[str]) -> Iterator[str]:
-        if self.sampler == "cmaes" and importlib.util.find_spec("cmaes") is None:
-            yield "tuning.sampler=cmaes needs the package cmaes: install it, or use tpe, random or grid"
-        if self.sampler == "cmaes" and len(self.objectives) > 1:
-            yield "tuning.sampler=cmaes has one objective: use tpe or random for several"
+        yield from unknown("tuning.objectives: metric", [self.goal.metric], QUANTITIES)
         for arm in arms:
             space = self.space_of(arm)
             ranges = [key for key, values in space.items() if values.choices is None]

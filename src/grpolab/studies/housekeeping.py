@@ -7,7 +7,6 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,11 +25,12 @@ from grpolab.sweep.plan import plans
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
-MOST_FOLDERS = 3  # below one another in the folder of a run
+MOST_PARTS = 4  # of a file's path within the folder of a run
+HASHES = ("journal_sha256", "policy_sha256")  # in an outcome
 NOT_IMPORTED = (".lease-*", "running.json", "*.part", "journal.arrow")  # process state, and a cache that is trusted
 
 
-class Unasked(NamedTuple):
+class Unneeded(NamedTuple):
     """A run or warm start that no study asks for."""
 
     folder: Path
@@ -47,7 +47,7 @@ def prune(results: Results, consent: Callable[[str], bool]) -> None:
 
     A study is a plan in results/studies/ or a file in experiments/. Raises RequestError if one cannot be read.
     """
-    items = list(find_unasked(results))
+    items = list(find_unneeded(results))
     to_delete = [item for item in items if not item.kept]
     for item in items:
         say(f"{item}; kept: {item.kept} (delete the folder by hand if nobody needs it)" if item.kept else item)
@@ -63,7 +63,7 @@ def prune(results: Results, consent: Callable[[str], bool]) -> None:
         say(f"{deleted} folders deleted; the tracking store keeps what it has of them")
 
 
-def find_unasked(results: Results) -> Iterator[Unasked]:
+def find_unneeded(results: Results) -> Iterator[Unneeded]:
     """Yield the runs, then the warm starts, that no study asks for and no process works on."""
     cells = [cell for name in available() for plan in plans(name) for cell in plan.cells]
     unread = {key for cell in cells for key in absent(cell.settings.content())}  # files and packages that are not here
@@ -76,30 +76,30 @@ def find_unasked(results: Results) -> Iterator[Unasked]:
         runs |= {cell["signature"] for cell in plan["cells"]}
     keeps_warm_starts = bool(unread)
     for folder in _folders(results.runs):
-        is_asked = folder.name in runs or is_taken(folder)
+        is_needed = folder.name in runs or is_taken(folder)
         try:
             provenance = read_provenance(folder)
-            is_asked |= "framework" in provenance  # another trainer's run: no command here makes it again
-            settings, outcome = ({}, None) if is_asked else (read_settings(folder), read_outcome(folder))
+            is_needed |= "framework" in provenance  # another trainer's run: no command here makes it again
+            settings, outcome = ({}, None) if is_needed else (read_settings(folder), read_outcome(folder))
         except Damaged as damage:
             keeps_warm_starts = True
-            if not is_asked:
-                yield Unasked(folder, f"damaged ({damage})", "nobody knows whose run it is")
+            if not is_needed:
+                yield Unneeded(folder, f"damaged ({damage})", "nobody knows whose run it is")
             continue
         content, kept = provenance.get("content") or {}, ""
         if lacking := outcome and unrecorded(settings, content):
             kept = f"the content of its {lacking} was not recorded"
         elif shared := sorted(unread.intersection(keys_with_content(settings))):
             kept = f"a study names another {shared[0]} that is not on this machine, and may ask for this run"
-        if is_asked or kept:
+        if is_needed or kept:
             warm_starts.add((provenance.get("warm_start") or {}).get("signature", ""))
-        if not is_asked:
+        if not is_needed:
             words = [(outcome or {}).get("outcome", "unfinished")]
             words += [settings["task"]["name"], f"seed {settings['seed']}"] if "task" in settings else []
-            yield Unasked(folder, ", ".join(filter(None, [*words, in_words(content)])), kept)
+            yield Unneeded(folder, ", ".join(filter(None, [*words, in_words(content)])), kept)
     for folder in _folders(results.warm_starts):
         if not keeps_warm_starts and folder.name not in warm_starts and not is_taken(folder):
-            yield Unasked(folder, "of no run that stays")
+            yield Unneeded(folder, "of no run that stays")
 
 
 def _folders(parent: Path) -> list[Path]:
@@ -153,7 +153,7 @@ def _import_plan(study: str, theirs: Results, ours: Results) -> str:
 def _import_run(name: str, theirs: Results, ours: Results) -> str:
     """Import a run with its warm start, and return what was done. Raises RequestError."""
     folder, target = theirs.run(name), ours.run(name)
-    _list_files(folder, theirs)
+    files = _list_files(folder, theirs)
     outcome = read_outcome(folder) or {}
     if outcome.get("outcome") not in RESULTS or is_taken(folder):
         return "left there without a result"
@@ -162,14 +162,16 @@ def _import_run(name: str, theirs: Results, ours: Results) -> str:
         here = read_outcome(target)
         if here is None:
             raise RequestError("it is begun here and has no outcome yet")
-        keys = ("outcome", "journal_sha256", "policy_sha256")
-        if different := " and ".join(key for key in keys if outcome.get(key) != here.get(key)):
-            raise RequestError(f"the run of this signature that is here has another {different}; it stays")
+        different = [key for key in ("outcome", *HASHES) if outcome.get(key) != here.get(key)]
+        if different:
+            raise RequestError(
+                f"the run of this signature that is here has another {' and '.join(different)}; it stays"
+            )
         return "here already"
     provenance = read_provenance(folder)
     _check_identity(folder, provenance)
     _import_warm_start(provenance.get("warm_start") or {}, theirs, ours)
-    _copy(theirs, folder, target, lambda part: _check_content(part, outcome))
+    _copy(folder, files, target, lambda part: _find_changes(part, outcome))
     return "imported"
 
 
@@ -177,18 +179,13 @@ def _import_warm_start(made: Record, theirs: Results, ours: Results) -> None:
     """Import the warm start of a run. Raises RequestError if another one is here: pairs begin from the same one."""
     name = made.get("signature", "")
     folder, target = theirs.warm_start(name), ours.warm_start(name)
-    _list_files(folder, theirs)
+    files = _list_files(folder, theirs)
     _refuse_outside(ours, target)
     here, there = read_warm_start(target), read_warm_start(folder)
     if there is None or there["sha256"] != made["sha256"]:
         raise RequestError(f"its warm start {name} is not the one in {folder}")
-
-    def check(part: Path) -> None:
-        if read_warm_start(part) != there:
-            raise RequestError(f"its warm start {name} has changed meanwhile")
-
     if here is None:
-        _copy(theirs, folder, target, check)
+        _copy(folder, files, target, lambda part: ["sha256"] if read_warm_start(part) != there else [])
     elif here["sha256"] != there["sha256"]:
         raise RequestError(f"its warm start {name} differs from the one here: they could not be compared in pairs")
 
@@ -219,12 +216,11 @@ def _drop_empty(settings: Record) -> Record:
     }
 
 
-def _check_content(folder: Path, outcome: Record) -> None:
-    """Raise RequestError if journal or weights do not have the hashes in the outcome."""
+def _find_changes(folder: Path, outcome: Record) -> list[str]:
+    """Return the keys of the outcome whose hash is not that of the journal, or of the weights, in the folder."""
     journal = file_sha256(folder / JOURNAL) if (folder / JOURNAL).exists() else None
-    for key, sha256 in {"journal_sha256": journal, "policy_sha256": weights_sha256(folder / WEIGHTS)}.items():
-        if outcome[key] != sha256:
-            raise RequestError(f"its files do not have the {key} of its outcome.json")
+    hashes = zip(HASHES, (journal, weights_sha256(folder / WEIGHTS)), strict=True)
+    return [key for key, sha256 in hashes if outcome[key] != sha256]
 
 
 def _refuse_outside(results: Results, path: Path) -> None:
@@ -237,27 +233,21 @@ def _refuse_outside(results: Results, path: Path) -> None:
 def _list_files(folder: Path, theirs: Results) -> list[Path]:
     """Return the files to import, relative to the folder. Raises RequestError if anything is a link, pipe or device."""
     _refuse_links(folder, theirs)
-    listed = list[Path]()
-    for inner, folders, files in os.walk(folder):
-        place = Path(inner).relative_to(folder)
-        if len(place.parts) > MOST_FOLDERS:
-            raise RequestError(f"{place} is deeper than any folder of a run")
-        for name in [*folders, *files]:
-            kind = os.lstat(Path(inner, name)).st_mode
-            if any(fnmatchcase(name, pattern) for pattern in NOT_IMPORTED) or stat.S_ISDIR(kind):
-                continue
-            if not stat.S_ISREG(kind):
-                raise RequestError(f"{place / name} is a link, a pipe or a device: only files are imported")
-            listed.append(place / name)
-    return listed
+    files = list[Path]()
+    for path in folder.rglob("*"):  # from the top down, and into no link
+        place, kind = path.relative_to(folder), path.lstat().st_mode
+        if len(place.parts) > MOST_PARTS:
+            raise RequestError(f"{place} is deeper than any file of a run")
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise RequestError(f"{place} is a link, a pipe or a device: only files are imported")
+        if stat.S_ISREG(kind) and not any(path.match(pattern) for pattern in NOT_IMPORTED):
+            files.append(place)
+    return files
 
 
 def _refuse_links(path: Path, theirs: Results) -> None:
-    for above in (path, *path.parents):
-        if above == theirs.root:
-            return
-        if above.is_symlink():
-            raise RequestError(f"{above} is a link: what lies elsewhere is not imported")
+    if os.path.realpath(path) != os.path.join(os.path.realpath(theirs.root), path.relative_to(theirs.root)):
+        raise RequestError(f"{path} is a link, or behind one: what lies elsewhere is not imported")
 
 
 def _copy_file(source: Path, target: Path) -> None:
@@ -271,22 +261,19 @@ def _copy_file(source: Path, target: Path) -> None:
     os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def _copy(theirs: Results, folder: Path, target: Path, check: Callable[[Path], None]) -> None:
-    """Copy a folder beside its place, check the copy, then move it there, the outcome last. Raises RequestError."""
+def _copy(folder: Path, files: list[Path], target: Path, find_changes: Callable[[Path], list[str]]) -> None:
+    """Copy the files beside their place, check the copy, then move it there, the outcome last. Raises RequestError."""
     part, lease = target.with_name(f".{target.name}.part"), Lease(target)
     shutil.rmtree(part, ignore_errors=True)
     try:
-        for file in _list_files(folder, theirs):
+        for file in files:
             _copy_file(folder / file, part / file)
-        check(part)
-        has_lease = lease.attempt()
-        try:
-            if not has_lease or is_begun(target):
-                raise RequestError(f"{target.name} is begun here: try again later")
-            for entry in sorted(part.iterdir(), key=lambda path: path.name == "outcome.json"):
-                entry.rename(target / entry.name)
-        finally:
-            if has_lease:
-                lease.release()
+        if changes := find_changes(part):
+            raise RequestError(f"the files of {folder} do not have the {' and '.join(changes)} of its outcome.json")
+        if not lease.attempt() or is_begun(target):
+            raise RequestError(f"{target.name} is begun here: try again later")
+        for entry in sorted(part.iterdir(), key=lambda path: path.name == "outcome.json"):
+            entry.rename(target / entry.name)
     finally:
+        lease.release()
         shutil.rmtree(part, ignore_errors=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from grpolab import equalities
+from grpolab.equalities import AT_EQUAL_LENGTHS, EXACT, explain_equality
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.run.assembly import loss_recipe
-from grpolab.settings import equalities
-from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, explain_equality
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
