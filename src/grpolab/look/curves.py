@@ -8,7 +8,7 @@ and its largest value besides.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,12 +70,14 @@ def every(studies: Sequence[StudyRuns], characters: int) -> int:
     return max(1, -(-CHARACTERS * sum(numbers.values()) // characters))
 
 
-def of_runs(study: StudyRuns, k: int) -> Iterator[tuple[str, Curve, Curve]]:
+def of_runs(study: StudyRuns, k: int, without: Container[str] = ()) -> Iterator[tuple[str, Curve, Curve]]:
     """Yield signature, training curves and evaluations of each run of a study that has a journal."""
     by_run = dict(iter(_by_step(study).groupby("signature", sort=False)))
     evaluations = dict(iter(study.evaluations.groupby("signature", sort=False)))
-    for signature in study.done["signature"]:
-        steps, scores = by_run.get(signature, pd.DataFrame()), evaluations.get(signature, pd.DataFrame())
+    for signature in dict.fromkeys(study.cells["signature"]):
+        if signature in without or signature not in by_run:
+            continue
+        steps, scores = by_run[signature], evaluations.get(signature, pd.DataFrame())
         yield signature, _thinned(steps, k), _curve(scores, int(scores.get("carried", pd.Series(dtype=bool)).sum()))
 
 

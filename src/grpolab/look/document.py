@@ -9,6 +9,8 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from grpolab.doctor.section import causes_of, examined
 from grpolab.errors import Damaged
 from grpolab.look import curves
 from grpolab.meanings import METRICS
+from grpolab.paths import SIGNATURE
 from grpolab.report.claims import Claim
 from grpolab.report.journals import column, largest, read_samples
 from grpolab.report.load import StudyRuns
@@ -44,16 +47,17 @@ def make(
     now: datetime,
     causes: Mapping[str, tuple[Finding, ...]] | None = None,
     live_s: float | None = None,
+    known: Mapping[str, Document] = MappingProxyType({}),
 ) -> Document:
     """Return the document of a study, or of a collection's studies, which come before it.
 
     `now` is written on the page; `live_s`: it is written anew every that many seconds. `causes`: the findings of each
-    run by signature; None: those that its journal shows.
+    run by signature; None: those that its journal shows. `known`: documents of runs that need not be made again.
     """
     whole, parts = studies[-1], [study for study in studies if len(study.cells)]
     runs = sum(study.cells["signature"].nunique() for study in parts)
     k = curves.every(parts, min(MOST_CURVES, max(CURVES, CURVES_OF_A_RUN * runs)))
-    documents: dict[str, Document] = {}
+    documents = dict(known)
     for part in parts:
         documents |= {run["signature"]: run for run in _runs(part, k, documents, causes)}
     places = {signature: place for place, signature in enumerate(documents)}
@@ -146,7 +150,7 @@ def _runs(
 ) -> Iterator[Document]:
     """Yield each run of a study that has an outcome and is not known yet."""
     causes = causes_of(study) if causes is None else causes
-    of_run = {signature: of for signature, *of in curves.of_runs(study, k)}
+    of_run = {signature: of for signature, *of in curves.of_runs(study, k, known)}
     labels = {run.run: run for run in examined(study, causes)}
     scores = stability_table(study).set_index(study.done["signature"])
     settings = _settings_that_differ(study)
@@ -154,15 +158,15 @@ def _runs(
         signature = cell.signature
         if signature in known:
             continue
-        folder = study.results.run(signature)
+        folder = _folder(study, signature)
         run = {
             "signature": signature,
             "outcome": cell.outcome,
-            "reason": _text(cell.reason),
+            "reason": _text(getattr(cell, "reason", "")),
             "lost": labels[signature].lost if signature in labels else "",
             "steps": _number(getattr(cell, "rollout_steps", None)),
             "seconds": _number(getattr(cell, "seconds", None)),
-            "folder": f"../../runs/{signature}" if folder.is_dir() else "",
+            "folder": f"../../runs/{signature}" if folder else "",
             "settings": settings.get(signature, {}),
             "findings": [
                 {key: getattr(finding, key) for key in ("confidence", "cause", "says", "evidence", "remedy")}
@@ -170,9 +174,10 @@ def _runs(
             ],
         }
         if signature in of_run:
-            train, evaluations = of_run[signature]
+            run |= dict(zip(("train", "eval"), of_run[signature], strict=True))
+        if signature in scores.index:
             row, best = scores.loc[signature], largest(column(study.of_cell("evaluations", cell), study.metric))
-            run |= {"score": [row["start"], best, row["final_score"]], "train": train, "eval": evaluations}
+            run["score"] = [row["start"], best, row["final_score"]]
         yield run
 
 
@@ -200,6 +205,17 @@ def _settings_that_differ(study: StudyRuns) -> dict[str, dict[str, str]]:
 
 def _places(cells: pd.DataFrame) -> list[tuple[str, int]]:
     return list(zip(cells["facet"], cells["seed"], strict=True))
+
+
+def _folder(study: StudyRuns, signature: str) -> Path | None:
+    """Return the folder of a run; None where it is not here, or another program's."""
+    folder = study.results.run(signature) if SIGNATURE.fullmatch(signature) else None
+    return folder if folder and folder.is_dir() else None
+
+
+def _sample_files(study: StudyRuns, signature: str) -> list[Path]:
+    folder = _folder(study, signature)
+    return sorted(folder.glob("samples/step_*.parquet")) if folder else []
 
 
 def _text(value: Any) -> str:
@@ -268,20 +284,20 @@ def _claim(claim: Claim) -> Document:
 
 def _samples(parts: Sequence[StudyRuns], places: Mapping[str, int]) -> Iterator[Document]:
     """Yield the completions that runs of each arm and facet kept, of one seed, as many as the page has room for."""
-    chosen: list[str] = []
+    chosen: dict[str, StudyRuns] = {}
     for part in parts:
-        files = {s: sorted(part.results.run(s).glob("samples/step_*.parquet")) for s in part.done["signature"]}
-        kept = part.done[part.done["signature"].map(lambda signature, files=files: bool(files[signature]))]
+        kept = part.cells[[bool(_sample_files(part, signature)) for signature in part.cells["signature"]]]
         first = kept.sort_values("seed", kind="stable").drop_duplicates(["arm", "facet"])
-        chosen += [signature for signature in first["signature"] if signature not in chosen]
+        chosen |= {
+            signature: part for signature in first["signature"] if signature in places and signature not in chosen
+        }
     room = MOST_TOKENS / max(1, len(chosen))
-    for signature in chosen:
-        folder = next(part.results.run(signature) for part in parts if part.results.run(signature).is_dir())
-        if steps := _sampled_steps(sorted(folder.glob("samples/step_*.parquet")), room):
+    for signature, part in chosen.items():
+        if steps := _sampled_steps(_sample_files(part, signature), room):
             yield {"run": places[signature], "steps": steps}
 
 
-def _sampled_steps(files: Sequence[Any], room: float) -> list[Document]:
+def _sampled_steps(files: Sequence[Path], room: float) -> list[Document]:
     """Return the first prompts of each kept rollout step: at most MOST_PROMPTS, at least one, about `room` tokens."""
     steps = []
     for file in files:
