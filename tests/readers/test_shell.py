@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grpolab.readers.given import Open
+from grpolab.readers.pairs import Open
 from grpolab.readers.shell import find_training_command
 
 TRAIN = "python3 -m trainer"

@@ -1,4 +1,4 @@
-"""Defaults by version: what a config's fields say of its version, what each version does, and that it is said."""
+"""TRL's defaults by version, and its windows and slices as our passes and minibatches; what is not carried is said."""
 
 from __future__ import annotations
 
@@ -82,6 +82,12 @@ LEFT_OUT = [
     ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_kwargs=None: it needs min_lr_rate, a share, or min_lr"),
     ({"lr_scheduler_type": "polynomial"}, "linear stands for it"),
     ({"optim": "adamw_8bit"}, "optim=adamw_8bit"),
+    ({"use_vllm": True}, "use_vllm=True"),
+    ({"mask_truncated_completions": True}, "truncated completions count"),
+    ({"reward_weights": [1.0, 0.5]}, "reward.weights"),
+    ({"top_p": 0.9}, "never truncated"),
+    ({}, "num_train_epochs=3"),
+    ({"steps_per_generation": 3, "gradient_accumulation_steps": 2}, "unevenly"),
 ]
 
 
@@ -119,6 +125,32 @@ def test_the_batch_is_that_of_all_processes(
 ) -> None:
     run = converted(options, processes=processes).settings
     assert (run.prompts_per_step, run.num_minibatches, run.micro_batch_size) == ours
+
+
+# mu, steps_per_generation, gradient_accumulation_steps -> prompts_per_step, num_iterations, num_minibatches
+WINDOWS = [
+    ((1, 4, 4), (4, 1, 1)),
+    ((1, 8, 4), (8, 1, 2)),
+    ((2, 4, 4), (4, 2, 1)),
+    ((4, 4, 4), (4, 4, 1)),
+    ((2, 1, 2), (1, 1, 1)),  # both passes in one window: counted twice in one step
+    ((1, 2, 4), (4, 1, 1)),  # two generation batches in one step
+    ((4, 2, 4), (2, 2, 1)),  # two passes in each step
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), WINDOWS)
+def test_optimiser_steps_per_batch_are_those_of_trl(theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
+    names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+    found = converted({**dict(zip(names, theirs, strict=True)), "num_generations": 8}, processes=1)
+    run = found.settings
+    assert (run.prompts_per_step, run.num_iterations, run.num_minibatches) == ours
+    assert not any("unevenly" in sentence for sentence in found.left_out)
+
+
+def test_nothing_is_said_of_what_is_carried() -> None:
+    found = converted({"max_steps": 10}, processes=1)
+    assert (found.left_out, found.settings.max_optimizer_steps) == ([], 10)
 
 
 def test_a_warm_up_is_in_steps() -> None:

@@ -158,6 +158,11 @@ SAID = [
         "are 18 together",
     ),
     (f"{CORRECTION}bypass_mode=True {CORRECTION}rollout_is=token", "no weight where the ratio is to the sampler"),
+    ("algorithm.adv_estimator=gae", "adv_estimator=gae: here it is one of grpo"),
+    ("~algorithm.adv_estimator", "adv_estimator is gae by default, which needs a critic"),
+    (f"{CORRECTION}rollout_rs=token_k1", "rollout_rs=token_k1"),
+    (".loss_scale_factor=1024", "loss_scale_factor=1024"),
+    ("algorithm.use_kl_in_reward=True .use_kl_loss=True", "one in the reward"),
 ]
 NOT_SAID = [
     ("+algorithm.old_switch=False data.some_key=1", "old_switch"),  # what is off does nothing
@@ -169,6 +174,11 @@ NOT_SAID = [
 @pytest.mark.parametrize(("overrides", "sentence"), SAID + NOT_SAID)
 def test_what_is_lost_or_taken_is_said_and_nothing_else(overrides: str, sentence: str, tmp_path: Path) -> None:
     assert said(converted(tmp_path, overrides), sentence) is ((overrides, sentence) in SAID)
+
+
+def test_nothing_is_said_of_what_is_carried_in_steps(tmp_path: Path) -> None:
+    found = converted(tmp_path, "trainer.total_training_steps=10")
+    assert (found.left_out, found.settings.rollout_steps) == ([], 10)
 
 
 def test_a_version_that_is_told_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

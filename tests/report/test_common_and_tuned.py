@@ -6,8 +6,7 @@ from scipy import stats
 from tuning_results import BEST_RATES, TUNED, write_evaluation, write_trials
 
 from grpolab.errors import RequestError
-from grpolab.report import page
-from grpolab.report import tuned_values as values
+from grpolab.report import page, tuning
 from grpolab.report.load import load
 from grpolab.report.measures import at, measure
 
@@ -25,7 +24,7 @@ def study(results):
 
 def test_differences_are_those_of_the_same_seed(study):
     final = measure(study, "final_score")
-    rows = values.compare(study)
+    rows = tuning.compare_values(study)
     assert [row.arm for row in rows] == list(BEST_RATES)
     for row in rows:
         difference = (at(final, "tuned", row.arm) - at(final, "common", row.arm)).to_numpy()
@@ -44,7 +43,7 @@ def test_common_and_tuned_are_compared_within_the_levels_of_other_factors(tmp_pa
     factors = {"ratio": list(BEST_RATES), "task": ["sorting"], "values": ["tuned", "common"]}
     change(results.plan("ratio"), cells=cells, factors=factors)
     study = load(results, "ratio")[-1]
-    final, rows = measure(study, "final_score"), values.compare(study)
+    final, rows = measure(study, "final_score"), tuning.compare_values(study)
     assert [(row.place, row.arm) for row in rows] == [("sorting", arm) for arm in BEST_RATES]
     for row in rows:
         for end in ("common", "tuned"):
@@ -92,7 +91,7 @@ def test_a_study_that_has_nothing_to_do_with_tuning_has_no_section(tmp_path):
 
 def test_values_that_all_variants_have_are_no_comparison(tmp_path):
     results = write_evaluation(tmp_path, tuned=[{**TUNED, "factor": None, "level": None}])
-    assert values.compare(load(results, "ratio")[-1]) == []
+    assert tuning.compare_values(load(results, "ratio")[-1]) == []
 
 
 def test_a_missing_cell_is_left_out_of_the_pairs(tmp_path):
@@ -100,5 +99,5 @@ def test_a_missing_cell_is_left_out_of_the_pairs(tmp_path):
     cell = next(c for c in load(results, "ratio")[-1].cells.itertuples() if (c.variant, c.seed) == ("gspo/tuned", 1))
     (results.run(cell.signature) / "outcome.json").unlink()
     study = load(results, "ratio")[-1]
-    rows = values.compare(study)
+    rows = tuning.compare_values(study)
     assert [row.gain.n for row in rows] == [4, 3, 4]

@@ -40,10 +40,6 @@ TYPES: dict[type, tuple[tuple[type, ...], str]] = {
 }
 
 
-class Open(str):
-    """The text of a value that the file does not say."""
-
-
 @dataclass(frozen=True)
 class ConfigFile:
     """A file's text, and what its suffix says it is; a notebook is the Python of its cells."""
@@ -83,12 +79,6 @@ def load_config(path: str) -> ConfigFile:
     code = [cell.get("source", "") for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
     texts = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in code]
     return ConfigFile(path, "python", "\n".join(text for text in texts if not OTHER_LANGUAGE.match(text)))
-
-
-def split_open(pairs: Mapping[str, Any]) -> tuple[Options, dict[str, str]]:
-    """Return the known values of some pairs, and the texts of those that are open."""
-    left_open = {key: str(value) for key, value in pairs.items() if isinstance(value, Open)}
-    return {key: value for key, value in pairs.items() if key not in left_open}, left_open
 
 
 def describe_other(keys: Collection[str]) -> str:

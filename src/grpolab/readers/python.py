@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from grpolab.readers.given import Open
+from grpolab.readers.pairs import Open
 
 MOST_STEPS = 20_000  # of the evaluation of one file
 LARGEST = 1e15  # of a number

@@ -10,10 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
-from grpolab.bounded import parse_value
-from grpolab.readers.given import Open
+from grpolab.readers.pairs import Open
 from grpolab.readers.python import calculate
 
 MOST_SPENT = 1 << 22  # characters that are expanded
@@ -40,8 +38,6 @@ KEYWORDS = BEGINS | BRANCHES | ENDS | {"then", "do", "!", "time", "function"}
 DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
 SETS = {"let", "read", "unset", "mapfile", "readarray", "printf", "getopts"}  # these set variables by name
 OF_THE_MACHINE = {"HOME", "USER", "PWD", "HOSTNAME", "PATH", "RANDOM", "SECONDS", "UID", "BASH_SOURCE"}
-FLAG = re.compile(r"--([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
-LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
 
 class ScriptError(ValueError):
@@ -62,39 +58,6 @@ def find_training_command(text: str, is_training: Callable[[list[str]], bool]) -
     if len(trainings) > 1:
         notes.append(f"the script starts {len(trainings)} trainings, the first is read")
     return (trainings[0], notes) if trainings else None
-
-
-def find_program_end(words: Sequence[str]) -> int:
-    """Return the number of the first word behind the program, whose words are the trainer's; 0 where there is none."""
-    for number, (left, word) in enumerate(itertools.pairwise(words), start=1):
-        is_module = left in ("-m", "--module") and word not in LAUNCHERS
-        if word.endswith(".py") or is_module or (left, word) in (("swift", "rlhf"), ("trl", "grpo")):
-            return number + 1
-    return 0
-
-
-def read_flags(words: Iterable[str]) -> dict[str, Any]:
-    """Return `--key value ..` and `--key=value` as YAML reads the values; of a key that is repeated the last counts."""
-    texts: dict[str, list[str]] = {}
-    name = ""
-    for word in words:
-        text: str | None = word
-        if match := FLAG.fullmatch(word):
-            name, text = match[1].replace("-", "_"), match[2]
-            texts.pop(name, None)
-            texts[name] = []
-        if name and text is not None:
-            texts[name].append(Open(text) if isinstance(word, Open) else text)
-    return {name: _read_values(values) for name, values in texts.items()}
-
-
-def _read_values(texts: Sequence[str]) -> Any:
-    """Return what stands behind a flag; a colon makes no mapping of it."""
-    if any(isinstance(text, Open) for text in texts):
-        return Open(" ".join(texts))
-    pairs = [(text, parse_value(text)) for text in texts]
-    values = [text if isinstance(value, dict) and text[0] != "{" else value for text, value in pairs]
-    return values if len(values) > 1 else values[0] if values else True
 
 
 # Commands and words as they are written.
@@ -322,5 +285,6 @@ def merge(one: list[str], other: list[str]) -> list[str]:
     is_text = len(one) == len(other) == 1
     parts = [FIELD.findall(way[0]) for way in (one, other)] if is_text else [one, other]
     same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False))])
-    elements = [*parts[0][:same], mark(" or ".join(" ".join(part[same:]) or "nothing" for part in parts))]
+    texts = " or ".join(" ".join(part[same:]) or "nothing" for part in parts)
+    elements = [*parts[0][:same], mark(" or ".join(dict.fromkeys(MARKS.sub("", texts).split(" or "))))]
     return [" ".join(elements)] if is_text else elements

@@ -10,9 +10,10 @@ from typing import Any
 
 from grpolab.bounded import read_mapping
 from grpolab.readers import trl_fields as fields
-from grpolab.readers.given import ConfigFile, Given, Open, Options, describe_other, shorten, split_open
+from grpolab.readers.given import ConfigFile, Given, Options, describe_other, shorten
+from grpolab.readers.pairs import FLAG, Open, find_program_end, read_flags, split_open
 from grpolab.readers.python import Source, last_name, parse_python
-from grpolab.readers.shell import FLAG, find_program_end, find_training_command, read_flags
+from grpolab.readers.shell import find_training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
 ELSEWHERE = {"areal", "mlx_lm_lora", "nemo_rl", "tunix", "verl"}  # packages with a GRPOConfig that is not TRL's

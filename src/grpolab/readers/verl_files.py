@@ -9,19 +9,17 @@ import ast
 import itertools
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpolab.bounded import parse_json, parse_value, parse_yaml
+from grpolab.bounded import parse_json, parse_yaml
 from grpolab.identity import dotted
-from grpolab.readers.given import ConfigFile, Given, Open, Options, describe_other, shorten, split_open
-from grpolab.readers.shell import find_program_end, find_training_command
+from grpolab.readers.given import ConfigFile, Given, Options, describe_other, shorten
+from grpolab.readers.pairs import OVERRIDE, Open, find_program_end, follow_reference, read_overrides, split_open
+from grpolab.readers.shell import find_training_command
 
-OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_][\w./-]*)(?:@[\w.]*)?(?:=(.*))?", re.DOTALL)
 OF_VERL = ("actor_rollout_ref.", "algorithm.", "data.", "critic.", "reward_model.")
 SECTIONS = (*OF_VERL, "worker.", "trainer.")
-FOLLOWED = 10  # references from key to key
-REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*([^${}]*))?\}")
 PRINTED = re.compile(r"\{\s*'actor_rollout_ref'\s*:.*\}", re.DOTALL)
 ACTOR = "actor_rollout_ref.actor."
 # Keys of forks and of other versions -> what they are called now.
@@ -89,22 +87,6 @@ def _read_script(file: ConfigFile) -> Given:
     return _to_given(file, pairs, [*notes, *taken_away, *_other_sources(words)])
 
 
-def read_overrides(words: Iterable[str]) -> tuple[Options, list[str]]:
-    """Return the pairs of Hydra's overrides, the last of each key, and a sentence for each `~key`."""
-    pairs, notes = Options(), list[str]()
-    for word in words:
-        match = OVERRIDE.fullmatch(word)
-        if match is None or (match[3] is None and match[1] != "~"):
-            continue
-        sign, name, text = match.groups()
-        pairs.pop(name, None)
-        if sign == "~":
-            notes.append(f"~{name}: the key is taken away, and verl's default is what counts here")
-        else:
-            pairs[name] = Open(text) if isinstance(word, Open) else parse_value(text)
-    return pairs, notes
-
-
 def _other_sources(words: list[str]) -> Iterator[str]:
     """Say what else decides: the caller's own words, and another base config."""
     behind = words[find_program_end(words) :]
@@ -133,13 +115,3 @@ def rename_keys(named: Mapping[str, Any]) -> Options:
     """Return options under their present names; an old name counts only if it says something."""
     renamed = {RENAMED[name]: value for name, value in named.items() if name in RENAMED and value is not None}
     return {name: value for name, value in named.items() if name not in RENAMED} | renamed
-
-
-def follow_reference(text: Any, named: Mapping[str, Any]) -> Any:
-    """Return what a reference `${a.b}` to another key of the file stands for, or itself where it is none."""
-    for _ in range(FOLLOWED):
-        match = REFERENCE.fullmatch(text) if isinstance(text, str) and not isinstance(text, Open) else None
-        if match is None or (match[1] not in named and match[2] is None):
-            break
-        text = named[match[1]] if match[1] in named else parse_value(match[2])
-    return text

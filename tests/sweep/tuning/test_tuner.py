@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -14,7 +15,8 @@ from grpolab.report import tuning as page
 from grpolab.report.tuning import load_trials
 from grpolab.sweep.ledger import status
 from grpolab.sweep.plan import plans
-from grpolab.sweep.tuning.arms import CurrentMedianPruner
+from grpolab.sweep.tuning.arms import ArmTrials
+from grpolab.sweep.tuning.settings import Pruner
 from grpolab.vocabulary import COMPLETE
 
 GRID = {"learning_rate": {"choices": [1.0e-4, 3.0e-4, 1.0e-3, 2.0e-3, 2.0e-2]}}
@@ -91,20 +93,19 @@ def rate(trial) -> float:
 
 def test_the_median_of_the_best_so_far_would_never_give_up_a_run_that_collapses():
     """Optuna's own pruner, on the same reports."""
-    rising, collapsing = [0.3, 0.4, 0.5, 0.6, 0.7], [0.3, 0.5, 0.75, 0.2, 0.1]
-    stopped = {}
-    for pruner in (CurrentMedianPruner(1), optuna.pruners.MedianPruner(1, 0)):
-        study, steps = optuna.create_study(direction="maximize", pruner=pruner), []
-        good = study.ask()
-        for step, value in enumerate(rising):
-            good.report(value, step)
-        study.tell(good, 0.7)
-        bad = study.ask()
-        for step, value in enumerate(collapsing):
-            bad.report(value, step)
-            steps += [step] if bad.should_prune() else []
-        stopped[type(pruner).__name__] = steps
-    assert stopped == {"CurrentMedianPruner": [3, 4], "MedianPruner": []}
+    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.MedianPruner(1, 0))
+    arm = ArmTrials.__new__(ArmTrials)
+    arm.study, arm.tuning = study, SimpleNamespace(pruner=Pruner(name="median", startup_trials=1))
+    good = study.ask()
+    for step, value in enumerate([0.3, 0.4, 0.5, 0.6, 0.7]):
+        good.report(value, step)
+    study.tell(good, 0.7)
+    bad, behind = study.ask(), []
+    for step, value in enumerate([0.3, 0.5, 0.75, 0.2, 0.1]):
+        bad.report(value, step)
+        behind += [step] if arm.is_behind(value, step) else []
+        assert not bad.should_prune()
+    assert behind == [3, 4]
 
 
 def test_divergence_is_the_worst_score_with_its_reason(project):

@@ -14,10 +14,8 @@ from typing import Any
 import optuna
 import sqlalchemy
 from optuna.exceptions import StorageInternalError
-from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateSchema
@@ -175,25 +173,6 @@ def make_sampler(tuning: Tuning, space: Space, index: int, key: str, parallel: b
     return TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, constant_liar=parallel)
 
 
-class CurrentMedianPruner(BasePruner):
-    """Gives a trial up that is *now* below the median of the finished trials at the same step.
-
-    Optuna's median pruner takes a trial's best value so far, and so never gives up a run that rises and collapses.
-    """
-
-    def __init__(self, startup_trials: int) -> None:
-        self._startup_trials = startup_trials
-
-    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
-        step = trial.last_step
-        finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        values = [other.intermediate_values[step] for other in finished if step in other.intermediate_values]
-        if step is None or len(values) < self._startup_trials:
-            return False
-        current, median = trial.intermediate_values[step], statistics.median(values)
-        return current < median if study.direction == StudyDirection.MAXIMIZE else current > median
-
-
 def open_storage(uri: str, study: str) -> RDBStorage:
     """Open the database of a tuning's trials, or make it.
 
@@ -233,12 +212,11 @@ class ArmTrials:
         Raises RequestError where the storage has another tuning of that name.
         """
         self.tuned, self.arm, self.tuning, self.space = tuned, arm, tuned.tuning, tuned.tuning.space_of(arm)
-        self.name, self._parallel, rule = f"{tuned.study.name}/{arm}", parallel, self.tuning.pruner
+        self.name, self._parallel = f"{tuned.study.name}/{arm}", parallel
         self.study = optuna.create_study(
             storage=storage,
             study_name=self.name,
             direction=self.tuning.goal.direction,
-            pruner=CurrentMedianPruner(rule.startup_trials) if rule.name == "median" else NopPruner(),
             load_if_exists=True,
         )
         identity, there = plain(tuned.identity(arm)), self.study.user_attrs.get(IDENTITY)
@@ -297,6 +275,15 @@ class ArmTrials:
                 low, high = self.space[key].bounds
                 point[key] = min(max(float(f"{point[key]:.{SHOWN_DIGITS}g}"), low), high)
         return point
+
+    def is_behind(self, value: float, step: int) -> bool:
+        """Return True if a trial is *now* below the median of the complete trials at the same step.
+
+        Optuna's median pruner takes a trial's best value so far, and so never gives up a run that rises and collapses.
+        """
+        others = [trial.intermediate_values for trial in self._trials(TrialState.COMPLETE)]
+        values = [curve[step] for curve in others if step in curve]
+        return len(values) >= self.tuning.pruner.startup_trials and value < statistics.median(values)
 
     def best(self) -> list[int]:
         """Return the number of the best complete trial, in a list that is empty before there is one."""

@@ -40,20 +40,17 @@ class RunningTrial:
         self.arm, self.tuning, self._trial = arm, arm.tuning, arm.ask()
         self.label = f"{arm.arm} trial {self._trial.number}"
         self._results, self._compute_score = results, compute_score
-        self.state: str | None = None  # None until it ends
-        self.reason: str | None = None
+        self.record: Record = {}  # its entry in trials.json, but for its number and values; empty until it ends
         self._optimizer_steps = 0  # up to the decision
         self._scores: dict[int, float] = {}  # by seed
         self._cells: list[Cell] = []
         self._begun: list[Cell] = []
+        self._worst = -math.inf if self.tuning.goal.direction == "maximize" else math.inf  # of a diverged run
         self._runs = self._judge_runs()
 
     def advance(self) -> Cell | None:
         """Read the runs that have ended; return the run that the trial waits for, None if the trial has ended."""
         return next(self._runs, None)
-
-    def _end(self, state: str, reason: str | None = None) -> None:
-        self.state, self.reason = state, reason
 
     def _judge_runs(self) -> Iterator[Cell]:
         """Judge one run after the other, and yield the one that has to go on; end the trial."""
@@ -97,30 +94,23 @@ class RunningTrial:
         value = statistics.fmean(evaluations[-pruner.window :])
         if pruner.name == "none" or step == 0:
             return False
-        sign = 1 if self.tuning.goal.direction == "maximize" else -1
-        self._trial.report(sign * value, index * settings.planned_steps + step)
-        is_last = step == settings.planned_steps and index + 1 == len(self._cells)
-        if step < pruner.after or is_last or not self._trial.should_prune():
+        at = index * settings.planned_steps + step
+        is_last = at == len(self._cells) * settings.planned_steps
+        self._trial.report(value, at)
+        if step < pruner.after or is_last or not self.arm.is_behind(value, at):
             return False
         self._optimizer_steps += step * settings.updates_per_batch
         self._end(PRUNED, f"{pruner.name}: accuracy {value:.3f} at rollout step {step} of seed {settings.seed}")
         return True
 
-    @property
-    def _worst(self) -> float:
-        return -math.inf if self.tuning.goal.direction == "maximize" else math.inf
-
-    def tell(self) -> Record:
-        """Tell Optuna how the trial ended; return its entry in trials.json, but for its number and values."""
-        mean = None
-        if self.state == COMPLETE:
-            mean = statistics.fmean(self._scores.values())
-        elif self.state == DIVERGED:
-            mean = self._worst
-        record: Record = plain(
+    def _end(self, state: str, reason: str | None = None) -> None:
+        """Tell Optuna how the trial ended."""
+        mean = statistics.fmean(self._scores.values()) if state == COMPLETE else None
+        mean = self._worst if state == DIVERGED else mean
+        self.record = plain(
             {
-                "state": self.state,
-                "reason": self.reason,
+                "state": state,
+                "reason": reason,
                 "scores": {self.tuning.goal.metric: {"mean": mean, "seeds": self._scores}},
                 "signatures": {cell.settings.seed: cell.signature for cell in self._begun},
                 "optimizer_steps": {
@@ -129,9 +119,8 @@ class RunningTrial:
                 },
             }
         )
-        self._trial.set_user_attr(RECORD, record)
-        self.arm.study.tell(self._trial.number, mean, STATES.get(str(self.state), TrialState.FAIL))
-        return record
+        self._trial.set_user_attr(RECORD, self.record)
+        self.arm.study.tell(self._trial.number, mean, STATES.get(state, TrialState.FAIL))
 
 
 class Tuner(Schedule):
@@ -215,10 +204,9 @@ class Tuner(Schedule):
     def _go_on(self, trial: RunningTrial, cell: Cell | None) -> None:
         """Have the trial's next run done; end the trial if there is none."""
         if cell is None:
-            record = trial.tell()
             self._running -= 1
-            self.failed[trial.arm.arm] += record["state"] == FAILED
-            self.changed(trial.label, record)
+            self.failed[trial.arm.arm] += trial.record["state"] == FAILED
+            self.changed(trial.label, trial.record)
             return
         self._waiting_for.setdefault(cell.signature, []).append(trial)
         label = f"{trial.label}, seed {cell.settings.seed}"

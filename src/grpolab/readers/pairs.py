@@ -1,0 +1,85 @@
+"""Words of a command as key/value pairs: flags, and Hydra's overrides. A value that is not known is open."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from grpolab.bounded import parse_value
+
+FLAG = re.compile(r"--([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
+OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_][\w./-]*)(?:@[\w.]*)?(?:=(.*))?", re.DOTALL)
+REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*([^${}]*))?\}")
+FOLLOWED = 10  # references from key to key
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+
+
+class Open(str):
+    """The text of a value that the file does not say."""
+
+
+def split_open(pairs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the known values of some pairs, and the texts of those that are open."""
+    left_open = {key: str(value) for key, value in pairs.items() if isinstance(value, Open)}
+    return {key: value for key, value in pairs.items() if key not in left_open}, left_open
+
+
+def find_program_end(words: Sequence[str]) -> int:
+    """Return the number of the first word behind the program, whose words are the trainer's; 0 where there is none."""
+    for number, (left, word) in enumerate(itertools.pairwise(words), start=1):
+        is_module = left in ("-m", "--module") and word not in LAUNCHERS
+        if word.endswith(".py") or is_module or (left, word) in (("swift", "rlhf"), ("trl", "grpo")):
+            return number + 1
+    return 0
+
+
+def read_flags(words: Iterable[str]) -> dict[str, Any]:
+    """Return `--key value ..` and `--key=value` as YAML reads the values; of a key that is repeated the last counts."""
+    texts: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        text: str | None = word
+        if match := FLAG.fullmatch(word):
+            name, text = match[1].replace("-", "_"), match[2]
+            texts.pop(name, None)
+            texts[name] = []
+        if name and text is not None:
+            texts[name].append(Open(text) if isinstance(word, Open) else text)
+    return {name: _read_values(values) for name, values in texts.items()}
+
+
+def _read_values(texts: Sequence[str]) -> Any:
+    """Return what stands behind a flag; a colon makes no mapping of it."""
+    if any(isinstance(text, Open) for text in texts):
+        return Open(" ".join(texts))
+    pairs = [(text, parse_value(text)) for text in texts]
+    values = [text if isinstance(value, dict) and text[0] != "{" else value for text, value in pairs]
+    return values if len(values) > 1 else values[0] if values else True
+
+
+def read_overrides(words: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the pairs of Hydra's overrides, the last of each key, and a sentence for each `~key`."""
+    pairs, notes = dict[str, Any](), list[str]()
+    for word in words:
+        match = OVERRIDE.fullmatch(word)
+        if match is None or (match[3] is None and match[1] != "~"):
+            continue
+        sign, name, text = match.groups()
+        pairs.pop(name, None)
+        if sign == "~":
+            notes.append(f"~{name}: the key is taken away, and the default is what counts here")
+        else:
+            pairs[name] = Open(text) if isinstance(word, Open) else parse_value(text)
+    return pairs, notes
+
+
+def follow_reference(text: Any, named: Mapping[str, Any]) -> Any:
+    """Return what a reference `${a.b}` to another key of the file stands for, or itself where it is none."""
+    for _ in range(FOLLOWED):
+        match = REFERENCE.fullmatch(text) if isinstance(text, str) and not isinstance(text, Open) else None
+        if match is None or (match[1] not in named and match[2] is None):
+            break
+        text = named[match[1]] if match[1] in named else parse_value(match[2])
+    return text
