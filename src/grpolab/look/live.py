@@ -85,9 +85,9 @@ class LivePage:
 
 
 @contextmanager
-def written_meanwhile(results: Results, study: str) -> Iterator[None]:
+def written_meanwhile(results: Results, study: str, every_s: float = EVERY_S) -> Iterator[None]:
     """Keep the page of a study up to date, by a process that ends with the block; its failure stops nothing."""
-    command = [*PYTHON, "-m", __name__, "--results", str(results.root), study]
+    command = [*PYTHON, "-m", __name__, "--results", str(results.root), "--every", str(every_s), study]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
@@ -102,15 +102,16 @@ def main() -> None:
     """Write the page again and again until standard input ends, in at most SHARE of the machine's CPU time."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--every", type=float, required=True)
     parser.add_argument("study")
     arguments = parser.parse_args()
     os.nice(10)
-    page, wait = LivePage(Results(arguments.results), arguments.study), EVERY_S
+    page, wait = LivePage(Results(arguments.results), arguments.study), arguments.every
     while not select.select([sys.stdin], [], [], wait)[0]:
         started = time.process_time()
         with suppress(RequestError, Damaged, OSError):
             page.write(datetime.now(UTC))
-        wait = max(EVERY_S, (time.process_time() - started) / SHARE / (os.cpu_count() or 1))
+        wait = max(arguments.every, (time.process_time() - started) / SHARE / (os.cpu_count() or 1))
 
 
 class Handler(SimpleHTTPRequestHandler):
