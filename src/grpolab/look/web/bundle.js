@@ -286,7 +286,7 @@ function ticks(low, high, log, count = 5) {
   }
   const rough = (high - low) / count;
   const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = unit * ([1, 2, 5, 10].find((one) => one * unit >= rough * 0.99) ?? 10);
+  const step = unit * ([1, 2, 5, 10].find((one) => one * unit >= rough * 0.7) ?? 10);
   const first = Math.ceil(low / step - 1e-9);
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
@@ -644,18 +644,13 @@ function pictureOf(sweep, study, state) {
     return [{ title, row: rowOf(study, title), arms }];
   });
   const { unit = "", of_step: ofStep } = sweep.metrics[metric] ?? {};
-  const word = difference ? (factors ? `factor of ${metric}` : `difference in ${metric}`) : metric;
-  return {
-    title: difference ? `${metric}: ${factors ? "factor" : "difference"} to ${study.arms[to].name}, paired by seed` : metric,
-    panels,
-    x: AXES[x],
-    y: word + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
-    log: state.log,
-    seeds,
-    zoom: state.zoom,
-    reference: difference ? Number(factors) : null,
+  const word = factors ? "factor" : "difference";
+  const names = {
+    title: difference ? `${metric}: ${word} to ${study.arms[to].name}, paired by seed` : metric,
+    y: (difference ? `${word} of ${metric}` : metric) + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
     note: noteOf(sweep, state, ofStep),
   };
+  return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null };
 }
 
 /** @param {Study} study @param {State} state */
@@ -882,7 +877,11 @@ function plotOf(picture, panel, size, cursor, onZoom) {
       ready: [(u) => u.over.append(tip)],
       setCursor: [(u) => showTip(u, tip, picture, panel, spacing)],
       setSelect: [
-        ({ select: { left, width }, posToVal }) => width > 4 && onZoom([left, left + width].map((at) => Number(posToVal(at, "x").toPrecision(6)))),
+        ({ select: { left, width }, posToVal }) => {
+          const ends = [left, left + width].map((at) => Number(posToVal(at, "x").toPrecision(6)));
+          // Not at once: the library still has to let go of the mouse, and a zoom draws its plot anew.
+          if (width > 4) queueMicrotask(() => onZoom(ends));
+        },
       ],
       drawAxes: [(u) => drawReference(u, picture.reference)],
     },
@@ -946,6 +945,9 @@ function drawPicture(picture) {
   return svg;
 }
 
+/** Return what can be saved of panels. @param {Picture} picture @param {string} name @returns {Seen} */
+const seenIn = (picture, name) => ({ name, picture: () => drawPicture(picture), rows: () => rowsOf(picture) });
+
 /** @param {ArmLines} arm */
 function strokeOf(arm) {
   const dash = arm.dash.length ? arm.dash.join(" ") : null;
@@ -1001,7 +1003,8 @@ function curvesView(root, app) {
   const another = (/** @type {string} */ name) => go({ study: name, off: [], to: "", facet: "", zoom: [] });
   const studies = choice("study", sweep.studies.map(({ name }) => name), another);
   const axis = choice("x axis", [], (x) => go({ x, zoom: [] }));
-  const smoothing = element("input", { type: "number", min: 1, max: 99, onchange: () => go({ smooth: Math.max(1, Math.round(Number(smoothing.value))) }) });
+  const resmooth = () => go({ smooth: Math.max(1, Math.round(Number(smoothing.value))) });
+  const smoothing = element("input", { type: "number", min: 1, max: 99, onchange: resmooth });
   const smoothed = element("label", { class: "control", title: "moving mean over so many points of each run" }, soft("smooth "), smoothing);
   const lines = switcher("lines", [["mean", "mean", "over seeds, with its 95% interval"], "seeds"], (value) => go({ lines: value }));
   const show = switcher("values", ["absolute", ["difference", "difference", PAIRED]], (value) => go({ show: value }));
@@ -1056,7 +1059,7 @@ function curvesView(root, app) {
       behind.replaceChildren();
       setTimeout(() => charts.picture === picture && behind.replaceChildren(...tablesOf(picture)), 50);
     },
-    seen: () => ({ name: `${study().name} ${charts.picture.title}`, picture: () => drawPicture(charts.picture), rows: () => rowsOf(charts.picture) }),
+    seen: () => seenIn(charts.picture, `${study().name} ${charts.picture.title}`),
     find: search.focus,
     ...charts,
   };
@@ -1092,7 +1095,7 @@ function tablesOf(picture) {
       });
       return [number(step), ...cells];
     });
-    const caption = `${title}: ${picture.title}, mean over seeds${every > 1 ? `; every ${every}th step` : ""}`;
+    const caption = `${title}: ${picture.title}, mean over seeds${every > 1 ? `; one step in ${every}` : ""}`;
     return table(caption, ["rollout step", ...arms.flatMap((arm) => [arm.name, "95%", "n"])], rows);
   });
 }
@@ -1215,8 +1218,9 @@ function drawForest(groups) {
       const says = lines[g][r].map((line, i) => words(34, 16 + 14 * i, line));
       svg.append(shape("g", { transform: `translate(0 ${y})` }, mark(claim, 20, tall / 2), ...says));
       if (effect) svg.append(shape("g", { transform: `translate(450 ${y})` }, strip(claim, effect, scale, tall)));
-      const [found, fill, middle] = [effect ? text : wrap(text, 64)[0], verdictLook(claim.verdict).colour, y + tall / 2 + 4];
-      svg.append(words(effect ? 765 : 450, middle, found), words(950, middle, claim.verdict, { fill }));
+      const found = effect || text.length < 64 ? text : `${wrap(text, 62)[0]} …`;
+      const verdict = words(950, y + tall / 2 + 4, claim.verdict, { fill: verdictLook(claim.verdict).colour });
+      svg.append(words(effect ? 765 : 450, y + tall / 2 + 4, found), verdict);
       y += tall;
     });
     if (rows.some(({ effect }) => effect)) svg.append(shape("g", { transform: `translate(450 ${y})` }, axisOf(scale, 0)));
@@ -1289,7 +1293,7 @@ function runDetail(root, app) {
       const names = { title, x: AXES.rollout_step, y: "as the titles say", note: `run ${run.signature}` };
       charts.draw({ ...names, panels, log: false, seeds: false, zoom: x === "rollout_step" ? zoom : [], reference: null });
     },
-    seen: () => ({ name: `run ${run.signature}`, picture: () => drawPicture(charts.picture), rows: () => rowsOf(charts.picture) }),
+    seen: () => seenIn(charts.picture, `run ${run.signature}`),
     ...charts,
   };
 }
@@ -1299,6 +1303,7 @@ function runDetail(root, app) {
 
 
 const COLOURS = { ratio: "importance ratio", clip: "clip side", advantage: "advantage", entropy: "entropy", gap: "sampler gap" };
+const NOT_KEPT = "this run kept no completions of that prompt at that step";
 const SIDES = /** @type {Record<string, string>} */ ({ "^": "clipped above", v: "clipped below", ".": "not clipped" });
 
 /** @typedef {{text: string, ratio: number, log_prob: number, clip: string, advantage: number, entropy: number, gap: number}} Token */
@@ -1335,9 +1340,9 @@ function tokensView(root, app) {
     return place ? `${place.arm.name}, ${place.facet}, seed ${place.cell[3]}` : sweep.runs[sample.run].signature;
   };
   const options = sweep.samples.map((sample) => /** @type {[string, string]} */ ([sweep.runs[sample.run].signature, label(sample)]));
-  const sampleOf = (/** @type {string} */ signature) => sweep.samples.find((sample) => sweep.runs[sample.run].signature === signature);
+  const sampleOf = (/** @type {string} */ name) => sweep.samples.find((sample) => sweep.runs[sample.run].signature === name);
   const run = choice("run", options, (sample) => go({ sample }));
-  const beside = choice("beside it", [["", "none"], ...options], (signature) => go({ beside: signature }));
+  const beside = choice("beside it", [], (signature) => go({ beside: signature }));
   const step = choice("rollout step", [], (value) => go({ step: Number(value) }));
   const prompt = choice("prompt", [], (value) => go({ prompt: Number(value) }));
   const colour = switcher("colour", Object.entries(COLOURS).map(([key, name]) => [key, name, `key ${key[0]}`]), (value) => go({ colour: value }));
@@ -1352,16 +1357,19 @@ function tokensView(root, app) {
     const at = found < 0 ? steps.length - 1 : found; // the latest, where something has happened to the ratio
     const place = Math.max(0, Math.min(app.state.prompt, (steps[at]?.prompts.length ?? 1) - 1));
     const wanted = steps[at]?.prompts[place]?.prompt;
-    const shown = [first, sampleOf(app.state.beside)].flatMap((sample) => {
+    const sameOf = (/** @type {Sample | undefined} */ sample) => {
       const prompts = sample?.steps.find((one) => one.step === steps[at]?.step)?.prompts ?? [];
-      const same = sample === first ? prompts[place] : prompts.find((one) => one.prompt === wanted);
+      return sample === first ? prompts[place] : prompts.find((one) => one.prompt === wanted);
+    };
+    const shown = [first, sampleOf(app.state.beside)].flatMap((sample) => {
+      const same = sameOf(sample);
       const completions = (same?.completions ?? []).map((one) => ({ one, tokens: tokensOf(one) }));
       return sample ? [{ name: label(sample), prompt: same?.prompt ?? null, completions }] : [];
     });
     // One scale for all that is shown, as strong as its strongest token.
     const all = shown.flatMap(({ completions }) => completions.flatMap(({ tokens }) => tokens));
     const most = all.reduce((most, token) => Math.max(most, Math.abs(valueOf(token, app.state.colour)) || 0), 0) || 0.05;
-    return { first, steps, at, place, shown, most };
+    return { first, steps, at, place, shown, most, sameOf };
   };
 
   let latest = /** @type {Shown[]} */ ([]);
@@ -1382,10 +1390,13 @@ function tokensView(root, app) {
 
   return {
     update(state) {
-      const { first, steps, at, place, shown, most } = now();
+      const { first, steps, at, place, shown, most, sameOf } = now();
       if (!first) return groups.replaceChildren(element("p", {}, "No completions were kept, or the page had no room for them."));
       run.set(sweep.runs[first.run].signature);
-      beside.set(state.beside);
+      // Only runs that have the same prompt: arms share prompts and noise, so that what differs is what they learnt.
+      const fits = (/** @type {Sample | undefined} */ sample) => sample !== first && sameOf(sample);
+      const others = options.filter(([signature]) => signature === state.beside || fits(sampleOf(signature)));
+      beside.set(state.beside, [["", "none"], ...others]);
       step.set(String(steps[at].step), steps.map((one) => String(one.step)));
       prompt.set(String(place), steps[at].prompts.map((one, i) => [String(i), `${i + 1}: ${one.prompt.slice(0, 60)}`]));
       colour.set(state.colour);
@@ -1452,7 +1463,7 @@ function groupOf({ name, prompt, completions }, g, by, most) {
   );
   const wide = completions.some(({ tokens }) => tokens.length > 40) ? "100%" : "270px"; // short ones stand side by side
   const list = element("ol", { style: `--wide: ${wide}` }, ...items);
-  const head = element("p", { class: "prompt" }, prompt ?? "this run kept no completions of that prompt at that step");
+  const head = element("p", { class: "prompt" }, prompt ?? NOT_KEPT);
   return element("section", { class: "group" }, element("h3", {}, name), head, list, element("div", { class: "behind" }, ...tables));
 }
 
@@ -1467,13 +1478,13 @@ function legendOf(by, most) {
 
 /** @param {Shown[]} shown @param {number} step @returns {(string | number)[][]} */
 function rowsOfTokens(shown, step) {
-  const head = ["run", "rollout_step", "prompt", "completion", "reward", "place", "token", "ratio", "log_prob", "clip", "advantage", "entropy", "gap"];
+  const head = ["run", "rollout_step", "prompt", "completion", "reward", "place", "token"];
   const rows = shown.flatMap(({ name, prompt, completions }) =>
     completions.flatMap(({ one, tokens }, c) =>
       tokens.map(({ text, ...numbers }, t) => [name, step, prompt ?? "", c, one.reward ?? NaN, t, text, ...Object.values(numbers)]),
     ),
   );
-  return [head, ...rows];
+  return [[...head, "ratio", "log_prob", "clip", "advantage", "entropy", "gap"], ...rows];
 }
 
 /** Return the groups as a picture, in letters of one width. @param {Shown[]} shown @param {string} by @param {number} most */
@@ -1482,7 +1493,7 @@ function drawTokens(shown, by, most) {
   const body = shape("g", { "font-family": "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace", "font-size": 12 });
   let y = 8;
   for (const { name, prompt, completions } of shown) {
-    body.append(words(12, (y += 18), name, { "font-weight": 600 }), words(12, (y += 18), (prompt ?? "").slice(0, perLine)));
+    body.append(words(12, (y += 18), name, { "font-weight": 600 }), words(12, (y += 18), (prompt ?? NOT_KEPT).slice(0, perLine)));
     for (const { one, tokens } of completions) {
       body.append(words(12, (y += 20), partsOf(one).slice(0, perLine), { fill: ink("soft"), "font-size": 10 }));
       y += 16;
@@ -1900,7 +1911,8 @@ function start(root, sweep) {
       view?.close?.();
       place.replaceChildren();
       shown = state.tab;
-      view = VIEWS[shown]?.(place, app) ?? null;
+      view = sweep.studies.length ? (VIEWS[shown]?.(place, app) ?? null) : null;
+      if (!view && shown !== "report") place.append("There are no runs yet.");
     }
     place.className = state.table ? `${shown} tables` : shown;
     view?.update(state);

@@ -145,7 +145,11 @@ function plotOf(picture, panel, size, cursor, onZoom) {
       ready: [(u) => u.over.append(tip)],
       setCursor: [(u) => showTip(u, tip, picture, panel, spacing)],
       setSelect: [
-        ({ select: { left, width }, posToVal }) => width > 4 && onZoom([left, left + width].map((at) => Number(posToVal(at, "x").toPrecision(6)))),
+        ({ select: { left, width }, posToVal }) => {
+          const ends = [left, left + width].map((at) => Number(posToVal(at, "x").toPrecision(6)));
+          // Not at once: the library still has to let go of the mouse, and a zoom draws its plot anew.
+          if (width > 4) queueMicrotask(() => onZoom(ends));
+        },
       ],
       drawAxes: [(u) => drawReference(u, picture.reference)],
     },

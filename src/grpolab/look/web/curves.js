@@ -3,11 +3,11 @@
 import { chartsIn } from "./chart.js";
 import { armColour, isDark } from "./colours.js";
 import { AXES, axesOf, metricsOf, studyOf } from "./document.js";
-import { drawPicture } from "./drawing.js";
+import { seenIn } from "./drawing.js";
 import { button, choice, element, shape, soft, switcher, table } from "./elements.js";
 import { metricSearch, unitOf } from "./metric_search.js";
 import { number } from "./numbers.js";
-import { baselineOf, pictureOf, rowsOf } from "./panels.js";
+import { baselineOf, pictureOf } from "./panels.js";
 
 const PAIRED = "each seed minus the baseline's run of the same seed; a factor where y is logarithmic";
 const PRESS = "click: on or off; double click, or Shift and Enter: this one alone";
@@ -20,7 +20,8 @@ export function curvesView(root, app) {
   const another = (/** @type {string} */ name) => go({ study: name, off: [], to: "", facet: "", zoom: [] });
   const studies = choice("study", sweep.studies.map(({ name }) => name), another);
   const axis = choice("x axis", [], (x) => go({ x, zoom: [] }));
-  const smoothing = element("input", { type: "number", min: 1, max: 99, onchange: () => go({ smooth: Math.max(1, Math.round(Number(smoothing.value))) }) });
+  const resmooth = () => go({ smooth: Math.max(1, Math.round(Number(smoothing.value))) });
+  const smoothing = element("input", { type: "number", min: 1, max: 99, onchange: resmooth });
   const smoothed = element("label", { class: "control", title: "moving mean over so many points of each run" }, soft("smooth "), smoothing);
   const lines = switcher("lines", [["mean", "mean", "over seeds, with its 95% interval"], "seeds"], (value) => go({ lines: value }));
   const show = switcher("values", ["absolute", ["difference", "difference", PAIRED]], (value) => go({ show: value }));
@@ -75,7 +76,7 @@ export function curvesView(root, app) {
       behind.replaceChildren();
       setTimeout(() => charts.picture === picture && behind.replaceChildren(...tablesOf(picture)), 50);
     },
-    seen: () => ({ name: `${study().name} ${charts.picture.title}`, picture: () => drawPicture(charts.picture), rows: () => rowsOf(charts.picture) }),
+    seen: () => seenIn(charts.picture, `${study().name} ${charts.picture.title}`),
     find: search.focus,
     ...charts,
   };
@@ -111,7 +112,7 @@ function tablesOf(picture) {
       });
       return [number(step), ...cells];
     });
-    const caption = `${title}: ${picture.title}, mean over seeds${every > 1 ? `; every ${every}th step` : ""}`;
+    const caption = `${title}: ${picture.title}, mean over seeds${every > 1 ? `; one step in ${every}` : ""}`;
     return table(caption, ["rollout step", ...arms.flatMap((arm) => [arm.name, "95%", "n"])], rows);
   });
 }

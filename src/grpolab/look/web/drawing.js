@@ -3,7 +3,7 @@
 import { armColour, ink } from "./colours.js";
 import { shape } from "./elements.js";
 import { roundText, ticks } from "./numbers.js";
-import { columnsOf, linesOf, xRange, yRange } from "./panels.js";
+import { columnsOf, linesOf, rowsOf, xRange, yRange } from "./panels.js";
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif";
 const WIDE = 420;
@@ -28,7 +28,7 @@ export function words(x, y, text, look = {}) {
 export const wrap = (text, width) => text.match(new RegExp(`\\S.{0,${width - 2}}(?!\\S)|\\S{${width}}`, "g")) ?? [""];
 
 /** Return panels as one SVG picture with title, legend and axes. @param {Picture} picture */
-export function drawPicture(picture) {
+function drawPicture(picture) {
   const arms = [...new Map(picture.panels.flatMap((panel) => panel.arms.map((arm) => [arm.name, arm]))).values()];
   const columns = columnsOf(picture, 1300);
   const width = columns * WIDE;
@@ -49,6 +49,9 @@ export function drawPicture(picture) {
   svg.append(words(12, height - 24, axes, { fill: ink("soft") }), words(12, height - 9, picture.note, { fill: ink("soft"), "font-size": 10 }));
   return svg;
 }
+
+/** Return what can be saved of panels. @param {Picture} picture @param {string} name @returns {Seen} */
+export const seenIn = (picture, name) => ({ name, picture: () => drawPicture(picture), rows: () => rowsOf(picture) });
 
 /** @param {ArmLines} arm */
 function strokeOf(arm) {

@@ -121,8 +121,9 @@ export function drawForest(groups) {
       const says = lines[g][r].map((line, i) => words(34, 16 + 14 * i, line));
       svg.append(shape("g", { transform: `translate(0 ${y})` }, mark(claim, 20, tall / 2), ...says));
       if (effect) svg.append(shape("g", { transform: `translate(450 ${y})` }, strip(claim, effect, scale, tall)));
-      const [found, fill, middle] = [effect ? text : wrap(text, 64)[0], verdictLook(claim.verdict).colour, y + tall / 2 + 4];
-      svg.append(words(effect ? 765 : 450, middle, found), words(950, middle, claim.verdict, { fill }));
+      const found = effect || text.length < 64 ? text : `${wrap(text, 62)[0]} …`;
+      const verdict = words(950, y + tall / 2 + 4, claim.verdict, { fill: verdictLook(claim.verdict).colour });
+      svg.append(words(effect ? 765 : 450, y + tall / 2 + 4, found), verdict);
       y += tall;
     });
     if (rows.some(({ effect }) => effect)) svg.append(shape("g", { transform: `translate(450 ${y})` }, axisOf(scale, 0)));

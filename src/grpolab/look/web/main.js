@@ -79,7 +79,8 @@ function start(root, sweep) {
       view?.close?.();
       place.replaceChildren();
       shown = state.tab;
-      view = VIEWS[shown]?.(place, app) ?? null;
+      view = sweep.studies.length ? (VIEWS[shown]?.(place, app) ?? null) : null;
+      if (!view && shown !== "report") place.append("There are no runs yet.");
     }
     place.className = state.table ? `${shown} tables` : shown;
     view?.update(state);

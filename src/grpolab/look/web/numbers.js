@@ -45,7 +45,7 @@ export function ticks(low, high, log, count = 5) {
   }
   const rough = (high - low) / count;
   const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = unit * ([1, 2, 5, 10].find((one) => one * unit >= rough * 0.99) ?? 10);
+  const step = unit * ([1, 2, 5, 10].find((one) => one * unit >= rough * 0.7) ?? 10);
   const first = Math.ceil(low / step - 1e-9);
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }

@@ -32,18 +32,13 @@ export function pictureOf(sweep, study, state) {
     return [{ title, row: rowOf(study, title), arms }];
   });
   const { unit = "", of_step: ofStep } = sweep.metrics[metric] ?? {};
-  const word = difference ? (factors ? `factor of ${metric}` : `difference in ${metric}`) : metric;
-  return {
-    title: difference ? `${metric}: ${factors ? "factor" : "difference"} to ${study.arms[to].name}, paired by seed` : metric,
-    panels,
-    x: AXES[x],
-    y: word + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
-    log: state.log,
-    seeds,
-    zoom: state.zoom,
-    reference: difference ? Number(factors) : null,
+  const word = factors ? "factor" : "difference";
+  const names = {
+    title: difference ? `${metric}: ${word} to ${study.arms[to].name}, paired by seed` : metric,
+    y: (difference ? `${word} of ${metric}` : metric) + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
     note: noteOf(sweep, state, ofStep),
   };
+  return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null };
 }
 
 /** @param {Study} study @param {State} state */

@@ -3,11 +3,10 @@
 import { chartsIn } from "./chart.js";
 import { armColour, ink } from "./colours.js";
 import { AXES, metricsOf, placeOf, studyOf, traceOf } from "./document.js";
-import { drawPicture } from "./drawing.js";
+import { seenIn } from "./drawing.js";
 import { button, element, safeAddress, soft, table } from "./elements.js";
 import { metricSearch } from "./metric_search.js";
 import { duration, number } from "./numbers.js";
-import { rowsOf } from "./panels.js";
 import { average, smooth } from "./statistics.js";
 
 const USUAL = ["reward/mean", "entropy/behaviour", "clip/active", "ratio/token_max", "kl_old/k3", "grad_norm"];
@@ -70,7 +69,7 @@ export function runDetail(root, app) {
       const names = { title, x: AXES.rollout_step, y: "as the titles say", note: `run ${run.signature}` };
       charts.draw({ ...names, panels, log: false, seeds: false, zoom: x === "rollout_step" ? zoom : [], reference: null });
     },
-    seen: () => ({ name: `run ${run.signature}`, picture: () => drawPicture(charts.picture), rows: () => rowsOf(charts.picture) }),
+    seen: () => seenIn(charts.picture, `run ${run.signature}`),
     ...charts,
   };
 }

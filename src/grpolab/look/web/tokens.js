@@ -7,6 +7,7 @@ import { choice, element, shape, switcher, table } from "./elements.js";
 import { number, signed } from "./numbers.js";
 
 const COLOURS = { ratio: "importance ratio", clip: "clip side", advantage: "advantage", entropy: "entropy", gap: "sampler gap" };
+const NOT_KEPT = "this run kept no completions of that prompt at that step";
 const SIDES = /** @type {Record<string, string>} */ ({ "^": "clipped above", v: "clipped below", ".": "not clipped" });
 
 /** @typedef {{text: string, ratio: number, log_prob: number, clip: string, advantage: number, entropy: number, gap: number}} Token */
@@ -43,9 +44,9 @@ export function tokensView(root, app) {
     return place ? `${place.arm.name}, ${place.facet}, seed ${place.cell[3]}` : sweep.runs[sample.run].signature;
   };
   const options = sweep.samples.map((sample) => /** @type {[string, string]} */ ([sweep.runs[sample.run].signature, label(sample)]));
-  const sampleOf = (/** @type {string} */ signature) => sweep.samples.find((sample) => sweep.runs[sample.run].signature === signature);
+  const sampleOf = (/** @type {string} */ name) => sweep.samples.find((sample) => sweep.runs[sample.run].signature === name);
   const run = choice("run", options, (sample) => go({ sample }));
-  const beside = choice("beside it", [["", "none"], ...options], (signature) => go({ beside: signature }));
+  const beside = choice("beside it", [], (signature) => go({ beside: signature }));
   const step = choice("rollout step", [], (value) => go({ step: Number(value) }));
   const prompt = choice("prompt", [], (value) => go({ prompt: Number(value) }));
   const colour = switcher("colour", Object.entries(COLOURS).map(([key, name]) => [key, name, `key ${key[0]}`]), (value) => go({ colour: value }));
@@ -60,16 +61,19 @@ export function tokensView(root, app) {
     const at = found < 0 ? steps.length - 1 : found; // the latest, where something has happened to the ratio
     const place = Math.max(0, Math.min(app.state.prompt, (steps[at]?.prompts.length ?? 1) - 1));
     const wanted = steps[at]?.prompts[place]?.prompt;
-    const shown = [first, sampleOf(app.state.beside)].flatMap((sample) => {
+    const sameOf = (/** @type {Sample | undefined} */ sample) => {
       const prompts = sample?.steps.find((one) => one.step === steps[at]?.step)?.prompts ?? [];
-      const same = sample === first ? prompts[place] : prompts.find((one) => one.prompt === wanted);
+      return sample === first ? prompts[place] : prompts.find((one) => one.prompt === wanted);
+    };
+    const shown = [first, sampleOf(app.state.beside)].flatMap((sample) => {
+      const same = sameOf(sample);
       const completions = (same?.completions ?? []).map((one) => ({ one, tokens: tokensOf(one) }));
       return sample ? [{ name: label(sample), prompt: same?.prompt ?? null, completions }] : [];
     });
     // One scale for all that is shown, as strong as its strongest token.
     const all = shown.flatMap(({ completions }) => completions.flatMap(({ tokens }) => tokens));
     const most = all.reduce((most, token) => Math.max(most, Math.abs(valueOf(token, app.state.colour)) || 0), 0) || 0.05;
-    return { first, steps, at, place, shown, most };
+    return { first, steps, at, place, shown, most, sameOf };
   };
 
   let latest = /** @type {Shown[]} */ ([]);
@@ -90,10 +94,13 @@ export function tokensView(root, app) {
 
   return {
     update(state) {
-      const { first, steps, at, place, shown, most } = now();
+      const { first, steps, at, place, shown, most, sameOf } = now();
       if (!first) return groups.replaceChildren(element("p", {}, "No completions were kept, or the page had no room for them."));
       run.set(sweep.runs[first.run].signature);
-      beside.set(state.beside);
+      // Only runs that have the same prompt: arms share prompts and noise, so that what differs is what they learnt.
+      const fits = (/** @type {Sample | undefined} */ sample) => sample !== first && sameOf(sample);
+      const others = options.filter(([signature]) => signature === state.beside || fits(sampleOf(signature)));
+      beside.set(state.beside, [["", "none"], ...others]);
       step.set(String(steps[at].step), steps.map((one) => String(one.step)));
       prompt.set(String(place), steps[at].prompts.map((one, i) => [String(i), `${i + 1}: ${one.prompt.slice(0, 60)}`]));
       colour.set(state.colour);
@@ -160,7 +167,7 @@ function groupOf({ name, prompt, completions }, g, by, most) {
   );
   const wide = completions.some(({ tokens }) => tokens.length > 40) ? "100%" : "270px"; // short ones stand side by side
   const list = element("ol", { style: `--wide: ${wide}` }, ...items);
-  const head = element("p", { class: "prompt" }, prompt ?? "this run kept no completions of that prompt at that step");
+  const head = element("p", { class: "prompt" }, prompt ?? NOT_KEPT);
   return element("section", { class: "group" }, element("h3", {}, name), head, list, element("div", { class: "behind" }, ...tables));
 }
 
@@ -175,13 +182,13 @@ function legendOf(by, most) {
 
 /** @param {Shown[]} shown @param {number} step @returns {(string | number)[][]} */
 function rowsOfTokens(shown, step) {
-  const head = ["run", "rollout_step", "prompt", "completion", "reward", "place", "token", "ratio", "log_prob", "clip", "advantage", "entropy", "gap"];
+  const head = ["run", "rollout_step", "prompt", "completion", "reward", "place", "token"];
   const rows = shown.flatMap(({ name, prompt, completions }) =>
     completions.flatMap(({ one, tokens }, c) =>
       tokens.map(({ text, ...numbers }, t) => [name, step, prompt ?? "", c, one.reward ?? NaN, t, text, ...Object.values(numbers)]),
     ),
   );
-  return [head, ...rows];
+  return [[...head, "ratio", "log_prob", "clip", "advantage", "entropy", "gap"], ...rows];
 }
 
 /** Return the groups as a picture, in letters of one width. @param {Shown[]} shown @param {string} by @param {number} most */
@@ -190,7 +197,7 @@ function drawTokens(shown, by, most) {
   const body = shape("g", { "font-family": "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace", "font-size": 12 });
   let y = 8;
   for (const { name, prompt, completions } of shown) {
-    body.append(words(12, (y += 18), name, { "font-weight": 600 }), words(12, (y += 18), (prompt ?? "").slice(0, perLine)));
+    body.append(words(12, (y += 18), name, { "font-weight": 600 }), words(12, (y += 18), (prompt ?? NOT_KEPT).slice(0, perLine)));
     for (const { one, tokens } of completions) {
       body.append(words(12, (y += 20), partsOf(one).slice(0, perLine), { fill: ink("soft"), "font-size": 10 }));
       y += 16;

@@ -24,7 +24,7 @@ test("numbers have three digits that count", () => {
 
 test("ticks are round and inside", () => {
   assert.deepEqual(ticks(0, 80, false), [0, 20, 40, 60, 80]);
-  assert.deepEqual(ticks(-0.013, 0.02, false), [-0.01, 0, 0.01, 0.02]);
+  assert.deepEqual(ticks(-0.013, 0.02, false), [-0.01, -0.005, 0, 0.005, 0.01, 0.015, 0.02]);
   assert.deepEqual(ticks(0.001, 10, true), [0.001, 0.01, 0.1, 1, 10]);
   assert.ok(ticks(2, 2.4, true).length >= 2);
 });
