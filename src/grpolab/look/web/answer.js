@@ -86,8 +86,7 @@ export function groupsOf(sweep, claims, own) {
   });
 }
 
-/** @param {Group[]} groups */
-function rowsOfForest(groups) {
+function rowsOfForest(/** @type {Group[]} */ groups) {
   const head = ["study", "id", "where", "says", "verdict", "label", "unit", "effect", "low", "high", "seeds", "found"];
   const rows = groups.flatMap(({ unit, factor, rows }) =>
     rows.map(({ claim, effect }) => {

@@ -20,20 +20,17 @@ const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 /** Return a colour of the style, by the name of its variable. @param {string} name */
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** @param {string} verdict */
-function verdictLook(verdict) {
+function verdictLook(/** @type {string} */ verdict) {
   const { light, dark, mark } = VERDICTS[LIKE[verdict] ?? verdict] ?? VERDICTS.other;
   return { colour: isDark() ? dark : light, mark };
 }
 
-/** @param {number[]} rgb */
-function luminance(rgb) {
+function luminance(/** @type {number[]} */ rgb) {
   const [r, g, b] = rgb.map((value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-/** Return a colour made lighter until it stands out from a dark ground (contrast 4.5); black becomes a light grey.
- * @param {string} colour #rrggbb */
+/** Return a colour made lighter until it stands out from a dark ground (contrast 4.5); black becomes a light grey. @param {string} colour #rrggbb */
 function lightened(colour) {
   const rgb = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   if (rgb.some(Number.isNaN)) return "#bbbbbb";
@@ -58,8 +55,7 @@ const AXES = {
 /** @type {WeakMap<Curve, Map<string, Float64Array>>} */
 const decoded = new WeakMap();
 
-/** Return the numbers of a base64 text: 3 bytes each, the upper 24 bits of a float32. NaN stands for an absent one.
- * @param {string} text */
+/** Return the numbers of a base64 text: 3 bytes each, the upper 24 bits of a float32. NaN stands for an absent one. @param {string} text */
 function unpack(text) {
   const bytes = atob(text);
   const view = new DataView(new ArrayBuffer(4));
@@ -70,7 +66,10 @@ function unpack(text) {
 }
 
 /** Return packed numbers, `count` of them where one number holds for all. @param {Packed | undefined} packed @param {number} count */
-const numbersOf = (packed, count) => typeof packed === "string" ? unpack(packed) : new Float64Array(count).fill(packed ?? NaN);
+function numbersOf(packed, count) {
+  if (Array.isArray(packed)) return Float64Array.from(packed, (value) => value ?? NaN);
+  return typeof packed === "string" ? unpack(packed) : new Float64Array(count).fill(packed ?? NaN);
+}
 
 /** Return a column of a curve, decoded when it is first asked for.
  * @param {Curve} curve @param {"x" | "y"} axis @param {string} name @returns {Float64Array} */
@@ -201,8 +200,7 @@ const soft = (text) => element("span", { class: "soft" }, text);
 /** @param {Option} option */
 const partsOfOption = (option) => (typeof option === "string" ? [option, option] : option);
 
-/** A labelled list to choose from.
- * @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
+/** A labelled list to choose from. @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
 function choice(label, options, pick) {
   const list = element("select", { onchange: () => pick(list.value) });
   let written = "";
@@ -215,8 +213,7 @@ function choice(label, options, pick) {
   return { node: element("label", { class: "control" }, element("span", {}, label), list), set };
 }
 
-/** Buttons of which one is pressed.
- * @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
+/** Buttons of which one is pressed. @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
 function switcher(label, options, pick) {
   const buttons = options.map(partsOfOption).map(([value, name, title]) => button(name, () => pick(value), { value, title }));
   const set = (/** @type {string} */ value) => buttons.forEach((one) => one.setAttribute("aria-pressed", String(one.value === value)));
@@ -231,8 +228,7 @@ function table(caption, head, rows) {
   return element("table", {}, element("caption", {}, caption), element("thead", {}, heads), element("tbody", {}, ...body));
 }
 
-/** Return an address that may be followed: http, or a path beside the page. Others (javascript:) are none.
- * @param {string | undefined} address */
+/** Return an address that may be followed: http, or a path beside the page. Others (javascript:) are none. @param {string | undefined} address */
 const safeAddress = (address) => address && (/^https?:\/\//i.test(address) || /^(\.\.?\/)+[\w./-]*$/.test(address)) ? address : null;
 
 /** @param {EventTarget | null} target */
@@ -265,16 +261,14 @@ function roundText(value) {
   return value === 0 || (size >= 1e-3 && size < 1e4) ? String(Number(value.toPrecision(6))).replace("-", "−") : number(value);
 }
 
-/** @param {number | null} seconds */
-function duration(seconds) {
+function duration(/** @type {number | null} */ seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 90) return `${number(seconds, 2)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
-/** Return round places on an axis between two ends.
- * @param {number} low @param {number} high @param {boolean} log @param {number} [count] */
+/** Return round places on an axis between two ends. @param {number} low @param {number} high @param {boolean} log @param {number} [count] */
 function ticks(low, high, log, count = 5) {
   if (log) {
     const decades = Math.log10(high / low);
@@ -297,7 +291,7 @@ function ticks(low, high, log, count = 5) {
 /** @type {State} */
 const START = {
   tab: "answer", study: "", claim: "", unit: "margins",
-  metric: "", off: [], x: "rollout_step", smooth: 1, lines: "mean", show: "absolute", to: "", facet: "", log: false, zoom: [], table: false,
+  metric: "", off: [], x: "rollout_step", smooth: "tenth", lines: "mean", show: "absolute", to: "", facet: "", log: false, zoom: [], table: false,
   find: "", sort: "", run: "", metrics: [],
   sample: "", beside: "", step: -1, prompt: 0, colour: "ratio",
 };
@@ -305,11 +299,10 @@ const TABS = ["answer", "curves", "runs", "tokens", "report"];
 /** @type {Record<string, string[] | undefined>} */
 const CHOICES = {
   tab: TABS, unit: ["margins", "own"], lines: ["mean", "seeds"], show: ["absolute", "difference"],
-  colour: ["ratio", "clip", "advantage", "entropy", "gap"],
+  smooth: ["none", "tenth", "fifth"], colour: ["ratio", "clip", "advantage", "entropy", "gap"],
 };
 
-/** Return the state as the part of an address behind `#`. Lists repeat their key, so that any name may stand in them.
- * @param {State} state */
+/** Return the state as the part of an address behind `#`. Lists repeat their key, so that any name may stand in them. @param {State} state */
 function toHash(state) {
   const words = new URLSearchParams();
   for (const [key, start] of Object.entries(START)) {
@@ -341,20 +334,29 @@ function fromHash(hash) {
 // What the page computes from runs: means with Student's band, differences paired by seed, moving means.
 
 
-/** Return the moving mean over `count` points, centred; at the ends over those that there are.
- * @param {Float64Array} values @param {number} count */
-function smooth(values, count) {
-  if (count <= 1) return values;
-  const half = Math.floor(count / 2);
-  const result = new Float64Array(values.length);
-  for (let i = 0; i < values.length; i++) {
-    const from = Math.max(0, i - half);
-    const to = Math.min(values.length, i + half + 1);
-    let sum = 0;
-    for (let k = from; k < to; k++) sum += values[k];
-    result[i] = sum / (to - from);
-  }
-  return result;
+/** Round a half to the even neighbour, as Python does. @param {number} value */
+const roundEven = (value) => (Math.abs(value % 1) === 0.5 ? 2 * Math.round(value / 2) : Math.round(value));
+
+/** Return the moving mean of each seed over one step in `parts` before and behind, of those that any of the seeds has;
+ * at the start, where a run changes most, over fewer. It is the rule of the figures (`smooth` in figures/panels.py).
+ * @param {Trace[]} traces @param {number} parts 0: not smoothed @param {boolean} log whether the mean is of logarithms
+ * @returns {Trace[]} */
+function smooth(traces, parts, log) {
+  const all = [...new Set(traces.flatMap(({ steps }) => Array.from(steps)))].sort((a, b) => a - b);
+  const place = new Map(all.map((step, i) => [step, i]));
+  const half = parts ? roundEven(all.length / parts) : 0;
+  return traces.map((trace) => {
+    const row = new Float64Array(all.length).fill(NaN);
+    trace.steps.forEach((step, i) => (row[place.get(step) ?? 0] = log ? Math.log(trace.y[i]) : trace.y[i]));
+    const y = trace.steps.map((step) => {
+      const at = place.get(step) ?? 0;
+      const reach = Math.min(half, at);
+      const near = row.subarray(at - reach, at + reach + 1).filter(Number.isFinite);
+      const mean = Number.isFinite(row[at]) ? near.reduce((sum, value) => sum + value, 0) / near.length : NaN;
+      return log ? Math.exp(mean) : mean;
+    });
+    return { ...trace, y };
+  });
 }
 
 /** Return the mean of numbers and half the width of its 95% interval; NaN for the half of a single number.
@@ -367,16 +369,27 @@ function meanAndHalf(values, t95) {
   return { mean, half: (t95[n - 2] ?? 1.96) * Math.sqrt(variance / n) };
 }
 
-/** Return the mean over runs at each step that any of them has, with its 95% band.
- * @param {Trace[]} traces @param {number[]} t95
- * @param {boolean} [factors] whether the mean is of logarithms: of factors the geometric one @returns {Mean} */
-function average(traces, t95, factors = false) {
-  const rows = traces.flatMap(({ steps, x, y }) => Array.from(steps, (step, i) => [step, x[i], factors ? Math.log(y[i]) : y[i]]));
-  const points = groupBy(rows.filter((row) => Number.isFinite(row[2])), (row) => row[0]);
-  const means = Array.from(points, ([step, runs]) => {
+/** Return the interval of a mean of shares, which stays between 0 and 1: Wilson's at the effective sample size, with
+ * Student's t (`share_band` in report/statistics/intervals.py). @param {number} mean @param {number} half */
+function shareInterval(mean, half) {
+  if (!(mean > 0 && mean < 1)) return [Math.max(0, mean - half), Math.min(1, mean + half)];
+  const ratio = half ** 2 / (mean * (1 - mean));
+  const centre = (mean + ratio / 2) / (1 + ratio);
+  const wide = Math.sqrt(ratio * mean * (1 - mean) + ratio ** 2 / 4) / (1 + ratio);
+  return [Math.max(0, centre - wide), Math.min(1, centre + wide)];
+}
+
+/** Return the mean over runs at each step that at least `fewest` of them have, with its 95% band.
+ * @param {Trace[]} traces @param {{t95: number[], log?: boolean, share?: boolean, fewest?: number}} how
+ * `log`: the geometric mean; `share`: the values lie between 0 and 1 @returns {Mean} */
+function average(traces, { t95, log = false, share = false, fewest = 1 }) {
+  const rows = traces.flatMap(({ steps, x, y }) => Array.from(steps, (step, i) => [step, x[i], log ? Math.log(y[i]) : y[i]]));
+  const points = Array.from(groupBy(rows.filter((row) => Number.isFinite(row[2])), (row) => row[0]).values());
+  const means = points.filter((runs) => runs.length >= fewest).map((runs) => {
     const { mean, half } = meanAndHalf(runs.map((row) => row[2]), t95);
     const place = runs.reduce((sum, row) => sum + row[1], 0) / runs.length;
-    return [step, place, ...[mean, mean - half, mean + half].map((value) => (factors ? Math.exp(value) : value)), runs.length];
+    const bounds = share && !log ? shareInterval(mean, half) : [mean - half, mean + half];
+    return [runs[0][0], place, ...[mean, ...bounds].map((value) => (log ? Math.exp(value) : value)), runs.length];
   });
   const [steps, x, y, low, high, n] = columns(means.sort((a, b) => a[0] - b[0]), 6);
   return { steps, x, y, low, high, n };
@@ -401,27 +414,20 @@ function paired(traces, baseline, factors) {
  * @param {{x: ArrayLike<number>, values: ArrayLike<number>}[]} lines @param {number[]} window empty for everything @param {boolean} log
  * @returns {[number, number]} */
 function extent(lines, window, log) {
-  let [low, high] = [Infinity, -Infinity];
-  for (const { x, values } of lines) {
-    for (let i = 0; i < values.length; i++) {
-      const value = values[i];
-      if (!Number.isFinite(value) || (log && value <= 0) || (window.length && (x[i] < window[0] || x[i] > window[1]))) continue;
-      if (value < low) low = value;
-      if (value > high) high = value;
-    }
-  }
+  const [from, to] = window.length ? window : [-Infinity, Infinity];
+  const least = log ? Number.MIN_VALUE : -Infinity;
+  const seen = lines.flatMap(({ x, values }) => Array.from(values).filter((y, i) => Number.isFinite(y) && y >= least && x[i] >= from && x[i] <= to));
+  const low = seen.reduce((one, other) => Math.min(one, other), Infinity);
+  const high = seen.reduce((one, other) => Math.max(one, other), -Infinity);
   if (low > high) return log ? [0.1, 1] : [0, 1];
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
   const room = low === high ? Math.abs(low) / 10 || 0.5 : (high - low) * 0.05;
-  // What never falls below zero keeps zero as its floor.
-  return [low >= 0 && low < room ? 0 : low - room, high + room];
+  return [low >= 0 && low < room ? 0 : low - room, high + room]; // what never falls below zero keeps zero as its floor
 }
 
 // --- metric_search.js
 // The search box of metrics: every word that is typed must stand in a metric's name, meaning or unit.
 
-
-let boxes = 0;
 
 /** Return the metrics that a text finds, those first whose name has its first word.
  * @param {Record<string, Metric>} metrics @param {string[]} names @param {string} text */
@@ -440,14 +446,13 @@ const unitOf = ({ unit }) => element("span", { class: "unit" }, unit === "1" ? "
 
 /** @param {string} label @param {Record<string, Metric>} metrics @param {() => string[]} names @param {(name: string) => void} pick */
 function metricSearch(label, metrics, names, pick) {
-  const id = `metrics-${boxes++}`;
+  const id = "metrics";
   let [shown, at, chosen] = [/** @type {string[]} */ ([]), 0, ""];
   const list = element("ul", { id, role: "listbox", "aria-label": label, hidden: true });
   const look = { type: "search", role: "combobox", "aria-controls": id, "aria-autocomplete": "list", autocomplete: "off", spellcheck: "false" };
   const box = element("input", { ...look, oninput: () => open(box.value), onfocus: () => open(""), onblur: close, onkeydown: key });
 
-  /** @param {string} text */
-  function open(text) {
+  function open(/** @type {string} */ text) {
     if (!text) box.select();
     shown = search(metrics, names(), text);
     list.replaceChildren(...(shown.length ? shown.map(optionOf) : [element("li", {}, soft("no metric has all these words"))]));
@@ -467,20 +472,17 @@ function metricSearch(label, metrics, names, pick) {
     const look = { id: `${id}-${i}`, role: "option", onmousedown: (/** @type {Event} */ event) => event.preventDefault(), onclick: () => take(name) };
     return element("li", look, element("b", {}, name), unitOf(metrics[name]), meaning);
   }
-  /** @param {number} i */
-  function mark(i) {
+  function mark(/** @type {number} */ i) {
     at = i;
     Array.from(list.children).forEach((item, k) => item.setAttribute("aria-selected", String(k === i)));
     box.setAttribute("aria-activedescendant", `${id}-${i}`);
     list.children[i]?.scrollIntoView({ block: "nearest" });
   }
-  /** @param {string} name */
-  function take(name) {
+  function take(/** @type {string} */ name) {
     pick(name);
     box.blur();
   }
-  /** @param {KeyboardEvent} event */
-  function key(event) {
+  function key(/** @type {KeyboardEvent} */ event) {
     const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (event.key === "Escape") box.blur();
     else if (event.key === "Enter" && shown[at]) take(shown[at]);
@@ -616,6 +618,10 @@ function nearestSeed(u, panel, at, reach) {
 
 
 const GAP = 14; // between panels, in pixels
+/** @type {Record<string, number>} */
+const SMOOTH = { none: 0, tenth: 20, fifth: 10 };
+/** @type {Record<string, string>} */
+const NAMES = { none: "none", tenth: "a tenth", fifth: "a fifth" };
 
 /** Return what a state shows of a study. The table, the chart and every saved file are made from it.
  * @param {Sweep} sweep @param {Study} study @param {State} state @returns {Picture} */
@@ -626,29 +632,32 @@ function pictureOf(sweep, study, state) {
   const factors = difference && state.log;
   const seeds = state.lines === "seeds";
   const x = axesOf(sweep, study, metric).includes(state.x) ? state.x : "rollout_step";
+  const { unit = "", of_step: ofStep, share, kind } = sweep.metrics[metric] ?? {};
+  const parts = kind === "evaluation" ? 0 : SMOOTH[state.smooth];
   /** @type {(arm: number, facet: number, peaks?: boolean) => Trace[]} */
-  const traces = (arm, facet, peaks) =>
-    runsOf(sweep, study, arm, facet).flatMap(({ run, seed }) => {
-      const trace = traceOf(run, metric, x, seed, peaks);
-      return trace ? [{ ...trace, y: smooth(trace.y, state.smooth) }] : [];
-    });
+  const traces = (arm, facet, peaks) => {
+    const own = runsOf(sweep, study, arm, facet).flatMap(({ run, seed }) => traceOf(run, metric, x, seed, peaks) ?? []);
+    return smooth(own, parts, state.log);
+  };
   const panels = study.facets.flatMap((title, facet) => {
     if (state.facet && state.facet !== title) return [];
     const others = difference ? traces(to, facet) : [];
     const arms = study.arms.flatMap((arm, index) => {
       if (state.off.includes(arm.name) || (difference && index === to)) return [];
       const mine = difference ? paired(traces(index, facet), others, factors) : traces(index, facet);
-      const lines = !seeds ? [] : difference || state.smooth > 1 ? mine : traces(index, facet, true);
-      return mine.length ? [{ ...arm, mean: average(mine, sweep.t95, factors), traces: lines }] : [];
+      const lines = !seeds ? [] : difference || parts ? mine : traces(index, facet, true);
+      // A mean of fewer than half of the seeds would depend on which are left. Evaluations are carried forward.
+      const fewest = kind === "evaluation" ? 1 : mine.length / 2;
+      const how = { t95: sweep.t95, log: state.log, share: share && !difference, fewest };
+      return mine.length ? [{ ...arm, mean: average(mine, how), traces: lines }] : [];
     });
     return [{ title, row: rowOf(study, title), arms }];
   });
-  const { unit = "", of_step: ofStep } = sweep.metrics[metric] ?? {};
   const word = factors ? "factor" : "difference";
   const names = {
     title: difference ? `${metric}: ${word} to ${study.arms[to].name}, paired by seed` : metric,
     y: (difference ? `${word} of ${metric}` : metric) + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
-    note: noteOf(sweep, state, ofStep),
+    note: noteOf(sweep, state, { of_step: ofStep, kind }),
   };
   return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null };
 }
@@ -667,17 +676,21 @@ function rowOf(study, facet) {
   return rest.length && many ? task : facet;
 }
 
-/** @param {Sweep} sweep @param {State} state @param {string | undefined} ofStep */
-function noteOf(sweep, state, ofStep) {
-  const parts = [state.lines === "seeds" ? "A line per seed." : "Mean over seeds; band: 95% interval of the mean (Student's t)."];
-  if (ofStep) parts.push(`Updates of one rollout step: their ${ofStep === "mean" ? "mean" : ofStep === "max" ? "largest" : "smallest"}.`);
-  if (state.smooth > 1) parts.push(`Moving mean over ${state.smooth} points.`);
-  if (sweep.thinning.every > 1) parts.push(sweep.thinning.says);
-  return parts.join(" ");
+/** @param {Sweep} sweep @param {State} state @param {Partial<Metric>} metric */
+function noteOf(sweep, state, { of_step: ofStep, kind }) {
+  const mean = state.log ? "Geometric mean over seeds; band: 95% t-interval of the logarithms." : "Mean over seeds; band: 95% interval of the mean.";
+  const joined = { mean: "mean", max: "largest", min: "smallest" }[ofStep ?? ""];
+  const smoothed = kind !== "evaluation" && state.smooth !== "none";
+  const parts = [
+    state.lines === "seeds" ? "A line per seed." : mean,
+    smoothed && `Of each seed first the moving mean over about ${NAMES[state.smooth]} of the steps (fewer at the start).`,
+    joined && `Updates of one rollout step: their ${joined}.`,
+    sweep.thinning.every > 1 && sweep.thinning.says,
+  ];
+  return parts.filter(Boolean).join(" ");
 }
 
-/** Return every line that is drawn in a panel, with the arm that it belongs to.
- * @param {Picture} picture @param {Panel} panel @returns {Line[]} */
+/** Return every line that is drawn in a panel, with the arm that it belongs to. @param {Picture} picture @param {Panel} panel @returns {Line[]} */
 function linesOf({ seeds }, panel) {
   return panel.arms.flatMap((arm) => {
     const mean = { arm, seed: null, steps: arm.mean.steps, x: arm.mean.x, y: arm.mean.y, band: arm.mean };
@@ -704,9 +717,7 @@ function yRange(picture, row) {
   });
   const start = Float64Array.of(xRange(picture, row)[0]);
   if (picture.reference !== null) shown.push({ x: start, values: Float64Array.of(picture.reference) });
-  // On a logarithmic axis a band that reaches below zero must not pull the axis down with it.
-  const main = picture.log ? shown.filter(({ values }) => !Array.from(values).some((value) => value <= 0)) : shown;
-  return extent(main.length ? main : shown, picture.zoom, picture.log);
+  return extent(shown, picture.zoom, picture.log);
 }
 
 /** Of two runs alone the interval is so wide that it would leave nothing else to see. @param {Float64Array} edge @param {Mean} band */
@@ -740,13 +751,10 @@ function rowsOf(picture) {
 
 /** @type {Picture} */
 const NOTHING = { title: "", panels: [], x: "", y: "", log: false, seeds: false, zoom: [], reference: null, note: "" };
-const WHOLE = Array.from({ length: 36 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)); // steps and tokens have no halves
-let places = 0;
 
 /** Make a place for panels.
  * @param {HTMLElement} root @param {(zoom: number[]) => void} onZoom @param {(title: string) => void} onTitle @returns {Charts} */
 function chartsIn(root, onZoom, onTitle) {
-  const cursor = `look-${places++}`;
   let plots = /** @type {Plot[]} */ ([]);
   let [at, width] = [-1, 0];
 
@@ -790,7 +798,7 @@ function chartsIn(root, onZoom, onTitle) {
       root.replaceChildren(...holders);
       plots = picture.panels.flatMap((panel, i) => {
         if (!panel.arms.length) return [];
-        const { options, data } = plotOf(picture, panel, { width: wide, height: tall }, cursor, onZoom);
+        const { options, data } = plotOf(picture, panel, { width: wide, height: tall }, onZoom);
         const plot = new uPlot(options, data, holders[i]);
         plot.root.setAttribute("aria-hidden", "true"); // its table is there for those who do not see it
         return [plot];
@@ -819,8 +827,8 @@ function chartsIn(root, onZoom, onTitle) {
 
 /** Return what the chart library needs to draw a panel: its lines over the union of their places.
  * @param {Picture} picture @param {Panel} panel @param {{width: number, height: number}} size
- * @param {string} cursor @param {(zoom: number[]) => void} onZoom */
-function plotOf(picture, panel, size, cursor, onZoom) {
+ * @param {(zoom: number[]) => void} onZoom */
+function plotOf(picture, panel, size, onZoom) {
   const lines = linesOf(picture, panel);
   const xs = Float64Array.from(new Set(lines.flatMap(({ x }) => Array.from(x)))).sort();
   const place = new Map(Array.from(xs, (x, i) => [x, i]));
@@ -842,16 +850,16 @@ function plotOf(picture, panel, size, cursor, onZoom) {
   for (const { arm, x, y, band } of lines) {
     const stroke = armColour(arm.colour);
     if (band) {
-      // On a logarithmic axis an edge at or below zero is drawn below everything.
-      const low = picture.log ? band.low.map((value) => Math.max(value, y0 / 10)) : band.low;
-      for (const edge of [band.high, low]) add(band.x, edge, { stroke: "transparent", width: 0 });
+      for (const edge of [band.high, band.low]) add(band.x, edge, { stroke: "transparent", width: 0 });
       bands.push({ series: [series.length - 2, series.length - 1], fill: `${stroke}24` });
     }
     const look = band ? { width: 1.8, dash: arm.dash } : { width: 1.1, alpha: 0.7 };
     add(x, y, { stroke, ...look, points: { show: x.length < 3, size: 5 } });
   }
-  const axis = { stroke: ink("soft"), font: "11px system-ui, sans-serif", grid: { stroke: ink("grid"), width: 1 }, ticks: { show: false }, gap: 5 };
-  const values = (/** @type {Plot} */ _, /** @type {(number | null)[]} */ splits) => splits.map((at) => (at === null ? "" : roundText(at)));
+  const values = (/** @type {Plot} */ _, /** @type {number[]} */ splits) => splits.map(roundText);
+  const grid = { stroke: ink("grid"), width: 1 };
+  const axis = { stroke: ink("soft"), font: "11px system-ui, sans-serif", grid, ticks: { show: false }, gap: 5, values };
+  const [across, up] = [ticks(x0, x1, false, size.width / 80), ticks(y0, y1, picture.log, size.height / 40)];
   const spacing = spacingOf(panel);
   const tip = element("div", { class: "tip", hidden: true });
   const all = () => () => (onZoom([]), null);
@@ -863,14 +871,14 @@ function plotOf(picture, panel, size, cursor, onZoom) {
     series,
     bands,
     scales: { x: { time: false, range: () => [x0, x1] }, y: { distr: picture.log ? 3 : 1, range: () => [y0, y1] } },
-    axes: [{ ...axis, size: 24, values, incrs: WHOLE }, { ...axis, size: 54, values }],
+    axes: [{ ...axis, size: 24, splits: () => across }, { ...axis, size: 54, splits: () => up, filter: () => up }],
     cursor: {
       y: false,
       dataIdx: (u, _, i, x) => (Math.abs(u.data[0][i] - x) <= spacing ? i : null),
       points: { size: (_, i) => (series[i].width ? 7 : 0), width: 0, fill: (_, i) => String(series[i].stroke) },
       drag: { x: true, y: false, setScale: false },
       // Moving is shared; a zoom goes through the state, which draws every panel anew.
-      sync: { key: cursor, scales: ["x", null], filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+      sync: { key: "look", scales: ["x", null], filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
       bind: { dblclick: all },
     },
     hooks: {
@@ -948,8 +956,7 @@ function drawPicture(picture) {
 /** Return what can be saved of panels. @param {Picture} picture @param {string} name @returns {Seen} */
 const seenIn = (picture, name) => ({ name, picture: () => drawPicture(picture), rows: () => rowsOf(picture) });
 
-/** @param {ArmLines} arm */
-function strokeOf(arm) {
+function strokeOf(/** @type {ArmLines} */ arm) {
   const dash = arm.dash.length ? arm.dash.join(" ") : null;
   return { fill: "none", stroke: armColour(arm.colour), "stroke-width": 1.6, "stroke-dasharray": dash, "stroke-linejoin": "round" };
 }
@@ -959,8 +966,7 @@ function drawPanel(picture, panel, id) {
   const [x0, x1] = xRange(picture, panel.row);
   const [y0, y1] = yRange(picture, panel.row);
   const [right, bottom] = [WIDE - 12, TALL - 8];
-  // Far below a logarithmic axis is still somewhere, so that bands close.
-  const scale = (/** @type {number} */ y) => (picture.log ? Math.log(Math.max(y, y0 / 10)) : y);
+  const scale = picture.log ? Math.log : Number;
   const toX = (/** @type {number} */ x) => LEFT + ((x - x0) / (x1 - x0)) * (right - LEFT);
   const toY = (/** @type {number} */ y) => bottom - ((scale(y) - scale(y0)) / (scale(y1) - scale(y0))) * (bottom - TOP);
   /** @param {Float64Array} x @param {Float64Array} y */
@@ -1003,9 +1009,7 @@ function curvesView(root, app) {
   const another = (/** @type {string} */ name) => go({ study: name, off: [], to: "", facet: "", zoom: [] });
   const studies = choice("study", sweep.studies.map(({ name }) => name), another);
   const axis = choice("x axis", [], (x) => go({ x, zoom: [] }));
-  const resmooth = () => go({ smooth: Math.max(1, Math.round(Number(smoothing.value))) });
-  const smoothing = element("input", { type: "number", min: 1, max: 99, onchange: resmooth });
-  const smoothed = element("label", { class: "control", title: "moving mean over so many points of each run" }, soft("smooth "), smoothing);
+  const smoothing = choice("smooth", Object.entries(NAMES), (value) => go({ smooth: value }));
   const lines = switcher("lines", [["mean", "mean", "over seeds, with its 95% interval"], "seeds"], (value) => go({ lines: value }));
   const show = switcher("values", ["absolute", ["difference", "difference", PAIRED]], (value) => go({ show: value }));
   const to = choice("to", [], (name) => go({ to: name }));
@@ -1017,7 +1021,7 @@ function curvesView(root, app) {
   const note = element("p", { class: "note" });
   const many = sweep.studies.length > 1 && studies.node;
   root.append(
-    element("div", { class: "controls" }, search.node, many, axis.node, smoothed, lines.node, show.node, to.node, log, whole),
+    element("div", { class: "controls" }, search.node, many, axis.node, smoothing.node, lines.node, show.node, to.node, log, whole),
     element("figure", { class: "curves" }, heading, legend, panels, note, behind),
   );
   const charts = chartsIn(panels, (zoom) => go({ zoom }), (facet) => go({ facet: app.state.facet ? "" : facet }));
@@ -1042,7 +1046,8 @@ function curvesView(root, app) {
       search.set(metric);
       studies.set(current.name);
       axis.set(axes.includes(state.x) ? state.x : "rollout_step", axes.map((name) => [name, AXES[name]]));
-      if (document.activeElement !== smoothing) smoothing.value = String(state.smooth);
+      smoothing.set(state.smooth);
+      smoothing.node.hidden = sweep.metrics[metric]?.kind === "evaluation";
       lines.set(state.lines);
       show.set(difference ? "difference" : "absolute");
       show.node.hidden = !current.paired;
@@ -1050,8 +1055,8 @@ function curvesView(root, app) {
       to.set(current.arms[baselineOf(current, state)].name, current.arms.map((arm) => arm.name));
       log.setAttribute("aria-pressed", String(state.log));
       whole.hidden = !state.zoom.length && !state.facet;
-      const { meaning = "" } = sweep.metrics[metric] ?? {};
-      heading.replaceChildren(element("b", {}, picture.title), unitOf(sweep.metrics[metric] ?? { unit: "" }), soft(meaning));
+      const { meaning = "", unit = "" } = sweep.metrics[metric] ?? {};
+      heading.replaceChildren(element("b", {}, picture.title), unitOf({ unit: picture.reference === 1 ? "" : unit }), soft(meaning));
       showLegend(legend, current, state, press);
       charts.draw(picture);
       note.textContent = `x: ${picture.x}. ${picture.note}`;
@@ -1111,8 +1116,7 @@ const SCORES = ["final_score", "gain", "mean_score", "start", "drawdown"];
 /** @param {Claim} claim */
 const saysOf = ({ says, where }) => says.replace(/\.$/, "") + (where ? ` (${where})` : "");
 
-/** Return what a claim's differences are in: points of a share, factors, or the unit of the metric.
- * @param {Sweep} sweep @param {Claim} claim */
+/** Return what a claim's differences are in: points of a share, factors, or the unit of the metric. @param {Sweep} sweep @param {Claim} claim */
 function quantityOf(sweep, claim) {
   const score = studyOf(sweep, claim.study).score;
   const metric = sweep.metrics[SCORES.includes(claim.metric) ? score.metric : claim.metric];
@@ -1204,8 +1208,7 @@ function axisOf(scale, y) {
   return shape("g", {}, ...marks);
 }
 
-/** Return the whole forest as one picture: a row for each claim, as tall as its sentence needs.
- * @param {Group[]} groups */
+/** Return the whole forest as one picture: a row for each claim, as tall as its sentence needs. @param {Group[]} groups */
 function drawForest(groups) {
   const lines = groups.map(({ rows }) => rows.map(({ claim }) => wrap(saysOf(claim), 62)));
   const svg = canvas(1040, lines.flat().reduce((sum, one) => sum + 10 + 14 * one.length, 0) + 64 * groups.length + 20);
@@ -1280,8 +1283,8 @@ function runDetail(root, app) {
 
   /** @param {Run} one @param {Arm} look @param {string} name */
   const lineOf = (one, look, name) => {
-    const trace = traceOf(one, name, "rollout_step", cell[3], app.state.smooth <= 1);
-    return trace ? [{ ...look, mean: average([{ ...trace, y: smooth(trace.y, app.state.smooth) }], sweep.t95), traces: [] }] : [];
+    const trace = traceOf(one, name, "rollout_step", cell[3], true);
+    return trace ? [{ ...look, mean: average([trace], { t95: sweep.t95 }), traces: [] }] : [];
   };
   return {
     update({ x, zoom }) {
@@ -1326,8 +1329,7 @@ function strengthOf(token, by, most) {
 /** @param {Token} token @param {string} by */
 const valueOf = (token, by) => (by === "ratio" ? Math.log(token.ratio) : token[/** @type {"gap"} */ (by)]);
 
-/** @param {number} strength */
-function shade(strength) {
+function shade(/** @type {number} */ strength) {
   const opacity = (Math.abs(strength) * (isDark() ? 0.75 : 0.6)).toFixed(3);
   return strength > 0 ? `rgba(213, 94, 0, ${opacity})` : strength < 0 ? `rgba(0, 114, 178, ${opacity})` : "none";
 }
@@ -1373,8 +1375,7 @@ function tokensView(root, app) {
   };
 
   let latest = /** @type {Shown[]} */ ([]);
-  /** @param {PointerEvent} event */
-  function hover(event) {
+  function hover(/** @type {PointerEvent} */ event) {
     const target = /** @type {HTMLElement} */ (event.target);
     const [g, c, t] = (target.dataset.token ?? "").split(" ").map(Number);
     const token = latest[g]?.completions[c]?.tokens[t];
@@ -1428,20 +1429,17 @@ function tokensView(root, app) {
 /** What a token is shown as: a line break as a sign and a break. @param {string} text */
 const visible = (text) => text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t") || "∅";
 
-/** @param {Completion} completion */
-function partsOf({ reward, parts, advantage }) {
+function partsOf(/** @type {Completion} */ { reward, parts, advantage }) {
   const all = Object.entries(parts).map(([name, value]) => `${name} ${number(value)}`);
   return `reward ${number(reward)} (${all.join(", ")}), advantage ${signed(advantage)}`;
 }
 
-/** @param {Token} token */
-function textsOf({ ratio, log_prob: logProb, clip, advantage, entropy, gap }) {
+function textsOf(/** @type {Token} */ { ratio, log_prob: logProb, clip, advantage, entropy, gap }) {
   return [number(ratio, 4), number(logProb, 4), SIDES[clip] ?? "–", signed(advantage), number(entropy), number(gap)];
 }
 const FACTS = ["ratio", "log-prob", "clip", "advantage", "entropy", "sampler gap"];
 
-/** @param {Token} token */
-function factsOf(token) {
+function factsOf(/** @type {Token} */ token) {
   const rows = textsOf(token).map((text, i) => text !== "–" && element("tr", {}, element("th", {}, FACTS[i]), element("td", {}, text)));
   return [element("div", {}, element("b", {}, JSON.stringify(token.text))), element("table", {}, ...rows)];
 }
@@ -1529,8 +1527,7 @@ function differencesOf(claim) {
   return [head, ...rows];
 }
 
-/** Draw each seed's difference by task, with their mean, its 95% interval and the margin.
- * @param {Sweep} sweep @param {Claim} claim */
+/** Draw each seed's difference by task, with their mean, its 95% interval and the margin. @param {Sweep} sweep @param {Claim} claim */
 function drawDots(sweep, claim) {
   const quantity = quantityOf(sweep, claim);
   const scaled = (/** @type {number | null} */ value) => (value === null ? NaN : claim.log ? Math.log(value) : value * quantity.times);
@@ -1607,8 +1604,7 @@ function runsView(root, app) {
   let [listed, opened] = ["", ""];
   let open = /** @type {View | null} */ (null);
 
-  /** @param {number} most */
-  function show(most) {
+  function show(/** @type {number} */ most) {
     body.replaceChildren(...rows.slice(0, most).map((row) => tableRow(app, row)));
     more.hidden = rows.length <= most;
     more.textContent = `show all ${rows.length}`;
@@ -1647,8 +1643,7 @@ function runsView(root, app) {
   };
 }
 
-/** Return the rows that a filter leaves, in the order that is asked for.
- * @param {Sweep} sweep @param {State} state @returns {Row[]} */
+/** Return the rows that a filter leaves, in the order that is asked for. @param {Sweep} sweep @param {State} state @returns {Row[]} */
 function rowsOfRuns(sweep, state) {
   const asked = state.find.toLowerCase().split(/\s+/).filter(Boolean);
   const one = sweep.studies.filter(({ name }) => name === state.study);
@@ -1772,8 +1767,7 @@ function groupsOf(sweep, claims, own) {
   });
 }
 
-/** @param {Group[]} groups */
-function rowsOfForest(groups) {
+function rowsOfForest(/** @type {Group[]} */ groups) {
   const head = ["study", "id", "where", "says", "verdict", "label", "unit", "effect", "low", "high", "seeds", "found"];
   const rows = groups.flatMap(({ unit, factor, rows }) =>
     rows.map(({ claim, effect }) => {
@@ -1887,8 +1881,7 @@ function start(root, sweep) {
   root.hidden = false;
   document.documentElement.classList.add("looking");
 
-  /** @param {string} text */
-  function say(text) {
+  function say(/** @type {string} */ text) {
     said.textContent = text;
     setTimeout(() => (said.textContent = ""), 2500);
   }
@@ -1929,8 +1922,7 @@ function start(root, sweep) {
     heading?.scrollIntoView();
   }
 
-  /** @param {KeyboardEvent} event */
-  function key(event) {
+  function key(/** @type {KeyboardEvent} */ event) {
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || help.open) return;
     const tab = TABS[Number(event.key) - 1];
     if (tab) go({ tab }, true);
@@ -1943,7 +1935,7 @@ function start(root, sweep) {
     event.preventDefault();
   }
 
-  /** Say how old the page is; where it is written anew, load it again in time, but not under a hand that types. */
+  /** Say how old the page is; where it is written anew, load it again in time, but not under a hand. */
   function grow() {
     const { progress, live_s: every } = sweep;
     const written = Date.parse(sweep.written);
@@ -1953,13 +1945,13 @@ function start(root, sweep) {
     age.textContent = parts.filter(Boolean).join("; ");
     // Not more often than it is written, also where nobody writes it any more.
     const due = every && Date.now() - Math.max(written, loaded) > every * 1000 + 1500;
-    if (!due || document.hidden || isTyping(document.activeElement) || help.open) return;
+    const busy = document.activeElement?.matches("input, textarea") || document.querySelector("#look :active");
+    if (!due || document.hidden || busy || help.open) return;
     sessionStorage.setItem("look-scroll", String(scrollY));
     location.reload();
   }
 
   addEventListener("hashchange", read);
-  addEventListener("popstate", read);
   addEventListener("keydown", key);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   read();

@@ -2,19 +2,16 @@
 
 import { armColour, ink } from "./colours.js";
 import { button, element } from "./elements.js";
-import { roundText } from "./numbers.js";
+import { roundText, ticks } from "./numbers.js";
 import { columnsOf, GAP, linesOf, xRange, yRange } from "./panels.js";
 import { showTip, spacingOf } from "./tip.js";
 
 /** @type {Picture} */
 const NOTHING = { title: "", panels: [], x: "", y: "", log: false, seeds: false, zoom: [], reference: null, note: "" };
-const WHOLE = Array.from({ length: 36 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)); // steps and tokens have no halves
-let places = 0;
 
 /** Make a place for panels.
  * @param {HTMLElement} root @param {(zoom: number[]) => void} onZoom @param {(title: string) => void} onTitle @returns {Charts} */
 export function chartsIn(root, onZoom, onTitle) {
-  const cursor = `look-${places++}`;
   let plots = /** @type {Plot[]} */ ([]);
   let [at, width] = [-1, 0];
 
@@ -58,7 +55,7 @@ export function chartsIn(root, onZoom, onTitle) {
       root.replaceChildren(...holders);
       plots = picture.panels.flatMap((panel, i) => {
         if (!panel.arms.length) return [];
-        const { options, data } = plotOf(picture, panel, { width: wide, height: tall }, cursor, onZoom);
+        const { options, data } = plotOf(picture, panel, { width: wide, height: tall }, onZoom);
         const plot = new uPlot(options, data, holders[i]);
         plot.root.setAttribute("aria-hidden", "true"); // its table is there for those who do not see it
         return [plot];
@@ -87,8 +84,8 @@ export function chartsIn(root, onZoom, onTitle) {
 
 /** Return what the chart library needs to draw a panel: its lines over the union of their places.
  * @param {Picture} picture @param {Panel} panel @param {{width: number, height: number}} size
- * @param {string} cursor @param {(zoom: number[]) => void} onZoom */
-function plotOf(picture, panel, size, cursor, onZoom) {
+ * @param {(zoom: number[]) => void} onZoom */
+function plotOf(picture, panel, size, onZoom) {
   const lines = linesOf(picture, panel);
   const xs = Float64Array.from(new Set(lines.flatMap(({ x }) => Array.from(x)))).sort();
   const place = new Map(Array.from(xs, (x, i) => [x, i]));
@@ -110,16 +107,16 @@ function plotOf(picture, panel, size, cursor, onZoom) {
   for (const { arm, x, y, band } of lines) {
     const stroke = armColour(arm.colour);
     if (band) {
-      // On a logarithmic axis an edge at or below zero is drawn below everything.
-      const low = picture.log ? band.low.map((value) => Math.max(value, y0 / 10)) : band.low;
-      for (const edge of [band.high, low]) add(band.x, edge, { stroke: "transparent", width: 0 });
+      for (const edge of [band.high, band.low]) add(band.x, edge, { stroke: "transparent", width: 0 });
       bands.push({ series: [series.length - 2, series.length - 1], fill: `${stroke}24` });
     }
     const look = band ? { width: 1.8, dash: arm.dash } : { width: 1.1, alpha: 0.7 };
     add(x, y, { stroke, ...look, points: { show: x.length < 3, size: 5 } });
   }
-  const axis = { stroke: ink("soft"), font: "11px system-ui, sans-serif", grid: { stroke: ink("grid"), width: 1 }, ticks: { show: false }, gap: 5 };
-  const values = (/** @type {Plot} */ _, /** @type {(number | null)[]} */ splits) => splits.map((at) => (at === null ? "" : roundText(at)));
+  const values = (/** @type {Plot} */ _, /** @type {number[]} */ splits) => splits.map(roundText);
+  const grid = { stroke: ink("grid"), width: 1 };
+  const axis = { stroke: ink("soft"), font: "11px system-ui, sans-serif", grid, ticks: { show: false }, gap: 5, values };
+  const [across, up] = [ticks(x0, x1, false, size.width / 80), ticks(y0, y1, picture.log, size.height / 40)];
   const spacing = spacingOf(panel);
   const tip = element("div", { class: "tip", hidden: true });
   const all = () => () => (onZoom([]), null);
@@ -131,14 +128,14 @@ function plotOf(picture, panel, size, cursor, onZoom) {
     series,
     bands,
     scales: { x: { time: false, range: () => [x0, x1] }, y: { distr: picture.log ? 3 : 1, range: () => [y0, y1] } },
-    axes: [{ ...axis, size: 24, values, incrs: WHOLE }, { ...axis, size: 54, values }],
+    axes: [{ ...axis, size: 24, splits: () => across }, { ...axis, size: 54, splits: () => up, filter: () => up }],
     cursor: {
       y: false,
       dataIdx: (u, _, i, x) => (Math.abs(u.data[0][i] - x) <= spacing ? i : null),
       points: { size: (_, i) => (series[i].width ? 7 : 0), width: 0, fill: (_, i) => String(series[i].stroke) },
       drag: { x: true, y: false, setScale: false },
       // Moving is shared; a zoom goes through the state, which draws every panel anew.
-      sync: { key: cursor, scales: ["x", null], filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+      sync: { key: "look", scales: ["x", null], filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
       bind: { dblclick: all },
     },
     hooks: {

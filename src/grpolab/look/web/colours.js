@@ -15,20 +15,17 @@ export const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 /** Return a colour of the style, by the name of its variable. @param {string} name */
 export const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** @param {string} verdict */
-export function verdictLook(verdict) {
+export function verdictLook(/** @type {string} */ verdict) {
   const { light, dark, mark } = VERDICTS[LIKE[verdict] ?? verdict] ?? VERDICTS.other;
   return { colour: isDark() ? dark : light, mark };
 }
 
-/** @param {number[]} rgb */
-function luminance(rgb) {
+function luminance(/** @type {number[]} */ rgb) {
   const [r, g, b] = rgb.map((value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-/** Return a colour made lighter until it stands out from a dark ground (contrast 4.5); black becomes a light grey.
- * @param {string} colour #rrggbb */
+/** Return a colour made lighter until it stands out from a dark ground (contrast 4.5); black becomes a light grey. @param {string} colour #rrggbb */
 export function lightened(colour) {
   const rgb = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   if (rgb.some(Number.isNaN)) return "#bbbbbb";

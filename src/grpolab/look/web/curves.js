@@ -7,7 +7,7 @@ import { seenIn } from "./drawing.js";
 import { button, choice, element, shape, soft, switcher, table } from "./elements.js";
 import { metricSearch, unitOf } from "./metric_search.js";
 import { number } from "./numbers.js";
-import { baselineOf, pictureOf } from "./panels.js";
+import { baselineOf, NAMES, pictureOf } from "./panels.js";
 
 const PAIRED = "each seed minus the baseline's run of the same seed; a factor where y is logarithmic";
 const PRESS = "click: on or off; double click, or Shift and Enter: this one alone";
@@ -20,9 +20,7 @@ export function curvesView(root, app) {
   const another = (/** @type {string} */ name) => go({ study: name, off: [], to: "", facet: "", zoom: [] });
   const studies = choice("study", sweep.studies.map(({ name }) => name), another);
   const axis = choice("x axis", [], (x) => go({ x, zoom: [] }));
-  const resmooth = () => go({ smooth: Math.max(1, Math.round(Number(smoothing.value))) });
-  const smoothing = element("input", { type: "number", min: 1, max: 99, onchange: resmooth });
-  const smoothed = element("label", { class: "control", title: "moving mean over so many points of each run" }, soft("smooth "), smoothing);
+  const smoothing = choice("smooth", Object.entries(NAMES), (value) => go({ smooth: value }));
   const lines = switcher("lines", [["mean", "mean", "over seeds, with its 95% interval"], "seeds"], (value) => go({ lines: value }));
   const show = switcher("values", ["absolute", ["difference", "difference", PAIRED]], (value) => go({ show: value }));
   const to = choice("to", [], (name) => go({ to: name }));
@@ -34,7 +32,7 @@ export function curvesView(root, app) {
   const note = element("p", { class: "note" });
   const many = sweep.studies.length > 1 && studies.node;
   root.append(
-    element("div", { class: "controls" }, search.node, many, axis.node, smoothed, lines.node, show.node, to.node, log, whole),
+    element("div", { class: "controls" }, search.node, many, axis.node, smoothing.node, lines.node, show.node, to.node, log, whole),
     element("figure", { class: "curves" }, heading, legend, panels, note, behind),
   );
   const charts = chartsIn(panels, (zoom) => go({ zoom }), (facet) => go({ facet: app.state.facet ? "" : facet }));
@@ -59,7 +57,8 @@ export function curvesView(root, app) {
       search.set(metric);
       studies.set(current.name);
       axis.set(axes.includes(state.x) ? state.x : "rollout_step", axes.map((name) => [name, AXES[name]]));
-      if (document.activeElement !== smoothing) smoothing.value = String(state.smooth);
+      smoothing.set(state.smooth);
+      smoothing.node.hidden = sweep.metrics[metric]?.kind === "evaluation";
       lines.set(state.lines);
       show.set(difference ? "difference" : "absolute");
       show.node.hidden = !current.paired;
@@ -67,8 +66,8 @@ export function curvesView(root, app) {
       to.set(current.arms[baselineOf(current, state)].name, current.arms.map((arm) => arm.name));
       log.setAttribute("aria-pressed", String(state.log));
       whole.hidden = !state.zoom.length && !state.facet;
-      const { meaning = "" } = sweep.metrics[metric] ?? {};
-      heading.replaceChildren(element("b", {}, picture.title), unitOf(sweep.metrics[metric] ?? { unit: "" }), soft(meaning));
+      const { meaning = "", unit = "" } = sweep.metrics[metric] ?? {};
+      heading.replaceChildren(element("b", {}, picture.title), unitOf({ unit: picture.reference === 1 ? "" : unit }), soft(meaning));
       showLegend(legend, current, state, press);
       charts.draw(picture);
       note.textContent = `x: ${picture.x}. ${picture.note}`;

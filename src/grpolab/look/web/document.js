@@ -8,8 +8,7 @@ export const AXES = {
 /** @type {WeakMap<Curve, Map<string, Float64Array>>} */
 const decoded = new WeakMap();
 
-/** Return the numbers of a base64 text: 3 bytes each, the upper 24 bits of a float32. NaN stands for an absent one.
- * @param {string} text */
+/** Return the numbers of a base64 text: 3 bytes each, the upper 24 bits of a float32. NaN stands for an absent one. @param {string} text */
 export function unpack(text) {
   const bytes = atob(text);
   const view = new DataView(new ArrayBuffer(4));
@@ -20,7 +19,10 @@ export function unpack(text) {
 }
 
 /** Return packed numbers, `count` of them where one number holds for all. @param {Packed | undefined} packed @param {number} count */
-export const numbersOf = (packed, count) => typeof packed === "string" ? unpack(packed) : new Float64Array(count).fill(packed ?? NaN);
+export function numbersOf(packed, count) {
+  if (Array.isArray(packed)) return Float64Array.from(packed, (value) => value ?? NaN);
+  return typeof packed === "string" ? unpack(packed) : new Float64Array(count).fill(packed ?? NaN);
+}
 
 /** Return a column of a curve, decoded when it is first asked for.
  * @param {Curve} curve @param {"x" | "y"} axis @param {string} name @returns {Float64Array} */

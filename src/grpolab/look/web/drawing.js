@@ -53,8 +53,7 @@ function drawPicture(picture) {
 /** Return what can be saved of panels. @param {Picture} picture @param {string} name @returns {Seen} */
 export const seenIn = (picture, name) => ({ name, picture: () => drawPicture(picture), rows: () => rowsOf(picture) });
 
-/** @param {ArmLines} arm */
-function strokeOf(arm) {
+function strokeOf(/** @type {ArmLines} */ arm) {
   const dash = arm.dash.length ? arm.dash.join(" ") : null;
   return { fill: "none", stroke: armColour(arm.colour), "stroke-width": 1.6, "stroke-dasharray": dash, "stroke-linejoin": "round" };
 }
@@ -64,8 +63,7 @@ function drawPanel(picture, panel, id) {
   const [x0, x1] = xRange(picture, panel.row);
   const [y0, y1] = yRange(picture, panel.row);
   const [right, bottom] = [WIDE - 12, TALL - 8];
-  // Far below a logarithmic axis is still somewhere, so that bands close.
-  const scale = (/** @type {number} */ y) => (picture.log ? Math.log(Math.max(y, y0 / 10)) : y);
+  const scale = picture.log ? Math.log : Number;
   const toX = (/** @type {number} */ x) => LEFT + ((x - x0) / (x1 - x0)) * (right - LEFT);
   const toY = (/** @type {number} */ y) => bottom - ((scale(y) - scale(y0)) / (scale(y1) - scale(y0))) * (bottom - TOP);
   /** @param {Float64Array} x @param {Float64Array} y */

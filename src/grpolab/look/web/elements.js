@@ -33,8 +33,7 @@ export const soft = (text) => element("span", { class: "soft" }, text);
 /** @param {Option} option */
 const partsOfOption = (option) => (typeof option === "string" ? [option, option] : option);
 
-/** A labelled list to choose from.
- * @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
+/** A labelled list to choose from. @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
 export function choice(label, options, pick) {
   const list = element("select", { onchange: () => pick(list.value) });
   let written = "";
@@ -47,8 +46,7 @@ export function choice(label, options, pick) {
   return { node: element("label", { class: "control" }, element("span", {}, label), list), set };
 }
 
-/** Buttons of which one is pressed.
- * @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
+/** Buttons of which one is pressed. @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
 export function switcher(label, options, pick) {
   const buttons = options.map(partsOfOption).map(([value, name, title]) => button(name, () => pick(value), { value, title }));
   const set = (/** @type {string} */ value) => buttons.forEach((one) => one.setAttribute("aria-pressed", String(one.value === value)));
@@ -63,8 +61,7 @@ export function table(caption, head, rows) {
   return element("table", {}, element("caption", {}, caption), element("thead", {}, heads), element("tbody", {}, ...body));
 }
 
-/** Return an address that may be followed: http, or a path beside the page. Others (javascript:) are none.
- * @param {string | undefined} address */
+/** Return an address that may be followed: http, or a path beside the page. Others (javascript:) are none. @param {string | undefined} address */
 export const safeAddress = (address) => address && (/^https?:\/\//i.test(address) || /^(\.\.?\/)+[\w./-]*$/.test(address)) ? address : null;
 
 /** @param {EventTarget | null} target */

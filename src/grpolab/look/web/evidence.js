@@ -19,8 +19,7 @@ export function differencesOf(claim) {
   return [head, ...rows];
 }
 
-/** Draw each seed's difference by task, with their mean, its 95% interval and the margin.
- * @param {Sweep} sweep @param {Claim} claim */
+/** Draw each seed's difference by task, with their mean, its 95% interval and the margin. @param {Sweep} sweep @param {Claim} claim */
 export function drawDots(sweep, claim) {
   const quantity = quantityOf(sweep, claim);
   const scaled = (/** @type {number | null} */ value) => (value === null ? NaN : claim.log ? Math.log(value) : value * quantity.times);

@@ -14,8 +14,7 @@ const SCORES = ["final_score", "gain", "mean_score", "start", "drawdown"];
 /** @param {Claim} claim */
 export const saysOf = ({ says, where }) => says.replace(/\.$/, "") + (where ? ` (${where})` : "");
 
-/** Return what a claim's differences are in: points of a share, factors, or the unit of the metric.
- * @param {Sweep} sweep @param {Claim} claim */
+/** Return what a claim's differences are in: points of a share, factors, or the unit of the metric. @param {Sweep} sweep @param {Claim} claim */
 export function quantityOf(sweep, claim) {
   const score = studyOf(sweep, claim.study).score;
   const metric = sweep.metrics[SCORES.includes(claim.metric) ? score.metric : claim.metric];
@@ -107,8 +106,7 @@ export function axisOf(scale, y) {
   return shape("g", {}, ...marks);
 }
 
-/** Return the whole forest as one picture: a row for each claim, as tall as its sentence needs.
- * @param {Group[]} groups */
+/** Return the whole forest as one picture: a row for each claim, as tall as its sentence needs. @param {Group[]} groups */
 export function drawForest(groups) {
   const lines = groups.map(({ rows }) => rows.map(({ claim }) => wrap(saysOf(claim), 62)));
   const svg = canvas(1040, lines.flat().reduce((sum, one) => sum + 10 + 14 * one.length, 0) + 64 * groups.length + 20);

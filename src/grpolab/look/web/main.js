@@ -55,8 +55,7 @@ function start(root, sweep) {
   root.hidden = false;
   document.documentElement.classList.add("looking");
 
-  /** @param {string} text */
-  function say(text) {
+  function say(/** @type {string} */ text) {
     said.textContent = text;
     setTimeout(() => (said.textContent = ""), 2500);
   }
@@ -97,8 +96,7 @@ function start(root, sweep) {
     heading?.scrollIntoView();
   }
 
-  /** @param {KeyboardEvent} event */
-  function key(event) {
+  function key(/** @type {KeyboardEvent} */ event) {
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || help.open) return;
     const tab = TABS[Number(event.key) - 1];
     if (tab) go({ tab }, true);
@@ -111,7 +109,7 @@ function start(root, sweep) {
     event.preventDefault();
   }
 
-  /** Say how old the page is; where it is written anew, load it again in time, but not under a hand that types. */
+  /** Say how old the page is; where it is written anew, load it again in time, but not under a hand. */
   function grow() {
     const { progress, live_s: every } = sweep;
     const written = Date.parse(sweep.written);
@@ -121,13 +119,13 @@ function start(root, sweep) {
     age.textContent = parts.filter(Boolean).join("; ");
     // Not more often than it is written, also where nobody writes it any more.
     const due = every && Date.now() - Math.max(written, loaded) > every * 1000 + 1500;
-    if (!due || document.hidden || isTyping(document.activeElement) || help.open) return;
+    const busy = document.activeElement?.matches("input, textarea") || document.querySelector("#look :active");
+    if (!due || document.hidden || busy || help.open) return;
     sessionStorage.setItem("look-scroll", String(scrollY));
     location.reload();
   }
 
   addEventListener("hashchange", read);
-  addEventListener("popstate", read);
   addEventListener("keydown", key);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   read();

@@ -2,8 +2,6 @@
 
 import { element, soft } from "./elements.js";
 
-let boxes = 0;
-
 /** Return the metrics that a text finds, those first whose name has its first word.
  * @param {Record<string, Metric>} metrics @param {string[]} names @param {string} text */
 export function search(metrics, names, text) {
@@ -21,14 +19,13 @@ export const unitOf = ({ unit }) => element("span", { class: "unit" }, unit === 
 
 /** @param {string} label @param {Record<string, Metric>} metrics @param {() => string[]} names @param {(name: string) => void} pick */
 export function metricSearch(label, metrics, names, pick) {
-  const id = `metrics-${boxes++}`;
+  const id = "metrics";
   let [shown, at, chosen] = [/** @type {string[]} */ ([]), 0, ""];
   const list = element("ul", { id, role: "listbox", "aria-label": label, hidden: true });
   const look = { type: "search", role: "combobox", "aria-controls": id, "aria-autocomplete": "list", autocomplete: "off", spellcheck: "false" };
   const box = element("input", { ...look, oninput: () => open(box.value), onfocus: () => open(""), onblur: close, onkeydown: key });
 
-  /** @param {string} text */
-  function open(text) {
+  function open(/** @type {string} */ text) {
     if (!text) box.select();
     shown = search(metrics, names(), text);
     list.replaceChildren(...(shown.length ? shown.map(optionOf) : [element("li", {}, soft("no metric has all these words"))]));
@@ -48,20 +45,17 @@ export function metricSearch(label, metrics, names, pick) {
     const look = { id: `${id}-${i}`, role: "option", onmousedown: (/** @type {Event} */ event) => event.preventDefault(), onclick: () => take(name) };
     return element("li", look, element("b", {}, name), unitOf(metrics[name]), meaning);
   }
-  /** @param {number} i */
-  function mark(i) {
+  function mark(/** @type {number} */ i) {
     at = i;
     Array.from(list.children).forEach((item, k) => item.setAttribute("aria-selected", String(k === i)));
     box.setAttribute("aria-activedescendant", `${id}-${i}`);
     list.children[i]?.scrollIntoView({ block: "nearest" });
   }
-  /** @param {string} name */
-  function take(name) {
+  function take(/** @type {string} */ name) {
     pick(name);
     box.blur();
   }
-  /** @param {KeyboardEvent} event */
-  function key(event) {
+  function key(/** @type {KeyboardEvent} */ event) {
     const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (event.key === "Escape") box.blur();
     else if (event.key === "Enter" && shown[at]) take(shown[at]);

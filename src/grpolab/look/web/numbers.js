@@ -24,16 +24,14 @@ export function roundText(value) {
   return value === 0 || (size >= 1e-3 && size < 1e4) ? String(Number(value.toPrecision(6))).replace("-", "−") : number(value);
 }
 
-/** @param {number | null} seconds */
-export function duration(seconds) {
+export function duration(/** @type {number | null} */ seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 90) return `${number(seconds, 2)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
-/** Return round places on an axis between two ends.
- * @param {number} low @param {number} high @param {boolean} log @param {number} [count] */
+/** Return round places on an axis between two ends. @param {number} low @param {number} high @param {boolean} log @param {number} [count] */
 export function ticks(low, high, log, count = 5) {
   if (log) {
     const decades = Math.log10(high / low);

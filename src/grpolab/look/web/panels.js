@@ -4,6 +4,10 @@ import { AXES, axesOf, runsOf, traceOf } from "./document.js";
 import { average, extent, paired, smooth } from "./statistics.js";
 
 export const GAP = 14; // between panels, in pixels
+/** @type {Record<string, number>} */
+const SMOOTH = { none: 0, tenth: 20, fifth: 10 };
+/** @type {Record<string, string>} */
+export const NAMES = { none: "none", tenth: "a tenth", fifth: "a fifth" };
 
 /** Return what a state shows of a study. The table, the chart and every saved file are made from it.
  * @param {Sweep} sweep @param {Study} study @param {State} state @returns {Picture} */
@@ -14,29 +18,32 @@ export function pictureOf(sweep, study, state) {
   const factors = difference && state.log;
   const seeds = state.lines === "seeds";
   const x = axesOf(sweep, study, metric).includes(state.x) ? state.x : "rollout_step";
+  const { unit = "", of_step: ofStep, share, kind } = sweep.metrics[metric] ?? {};
+  const parts = kind === "evaluation" ? 0 : SMOOTH[state.smooth];
   /** @type {(arm: number, facet: number, peaks?: boolean) => Trace[]} */
-  const traces = (arm, facet, peaks) =>
-    runsOf(sweep, study, arm, facet).flatMap(({ run, seed }) => {
-      const trace = traceOf(run, metric, x, seed, peaks);
-      return trace ? [{ ...trace, y: smooth(trace.y, state.smooth) }] : [];
-    });
+  const traces = (arm, facet, peaks) => {
+    const own = runsOf(sweep, study, arm, facet).flatMap(({ run, seed }) => traceOf(run, metric, x, seed, peaks) ?? []);
+    return smooth(own, parts, state.log);
+  };
   const panels = study.facets.flatMap((title, facet) => {
     if (state.facet && state.facet !== title) return [];
     const others = difference ? traces(to, facet) : [];
     const arms = study.arms.flatMap((arm, index) => {
       if (state.off.includes(arm.name) || (difference && index === to)) return [];
       const mine = difference ? paired(traces(index, facet), others, factors) : traces(index, facet);
-      const lines = !seeds ? [] : difference || state.smooth > 1 ? mine : traces(index, facet, true);
-      return mine.length ? [{ ...arm, mean: average(mine, sweep.t95, factors), traces: lines }] : [];
+      const lines = !seeds ? [] : difference || parts ? mine : traces(index, facet, true);
+      // A mean of fewer than half of the seeds would depend on which are left. Evaluations are carried forward.
+      const fewest = kind === "evaluation" ? 1 : mine.length / 2;
+      const how = { t95: sweep.t95, log: state.log, share: share && !difference, fewest };
+      return mine.length ? [{ ...arm, mean: average(mine, how), traces: lines }] : [];
     });
     return [{ title, row: rowOf(study, title), arms }];
   });
-  const { unit = "", of_step: ofStep } = sweep.metrics[metric] ?? {};
   const word = factors ? "factor" : "difference";
   const names = {
     title: difference ? `${metric}: ${word} to ${study.arms[to].name}, paired by seed` : metric,
     y: (difference ? `${word} of ${metric}` : metric) + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
-    note: noteOf(sweep, state, ofStep),
+    note: noteOf(sweep, state, { of_step: ofStep, kind }),
   };
   return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null };
 }
@@ -55,17 +62,21 @@ function rowOf(study, facet) {
   return rest.length && many ? task : facet;
 }
 
-/** @param {Sweep} sweep @param {State} state @param {string | undefined} ofStep */
-function noteOf(sweep, state, ofStep) {
-  const parts = [state.lines === "seeds" ? "A line per seed." : "Mean over seeds; band: 95% interval of the mean (Student's t)."];
-  if (ofStep) parts.push(`Updates of one rollout step: their ${ofStep === "mean" ? "mean" : ofStep === "max" ? "largest" : "smallest"}.`);
-  if (state.smooth > 1) parts.push(`Moving mean over ${state.smooth} points.`);
-  if (sweep.thinning.every > 1) parts.push(sweep.thinning.says);
-  return parts.join(" ");
+/** @param {Sweep} sweep @param {State} state @param {Partial<Metric>} metric */
+function noteOf(sweep, state, { of_step: ofStep, kind }) {
+  const mean = state.log ? "Geometric mean over seeds; band: 95% t-interval of the logarithms." : "Mean over seeds; band: 95% interval of the mean.";
+  const joined = { mean: "mean", max: "largest", min: "smallest" }[ofStep ?? ""];
+  const smoothed = kind !== "evaluation" && state.smooth !== "none";
+  const parts = [
+    state.lines === "seeds" ? "A line per seed." : mean,
+    smoothed && `Of each seed first the moving mean over about ${NAMES[state.smooth]} of the steps (fewer at the start).`,
+    joined && `Updates of one rollout step: their ${joined}.`,
+    sweep.thinning.every > 1 && sweep.thinning.says,
+  ];
+  return parts.filter(Boolean).join(" ");
 }
 
-/** Return every line that is drawn in a panel, with the arm that it belongs to.
- * @param {Picture} picture @param {Panel} panel @returns {Line[]} */
+/** Return every line that is drawn in a panel, with the arm that it belongs to. @param {Picture} picture @param {Panel} panel @returns {Line[]} */
 export function linesOf({ seeds }, panel) {
   return panel.arms.flatMap((arm) => {
     const mean = { arm, seed: null, steps: arm.mean.steps, x: arm.mean.x, y: arm.mean.y, band: arm.mean };
@@ -92,9 +103,7 @@ export function yRange(picture, row) {
   });
   const start = Float64Array.of(xRange(picture, row)[0]);
   if (picture.reference !== null) shown.push({ x: start, values: Float64Array.of(picture.reference) });
-  // On a logarithmic axis a band that reaches below zero must not pull the axis down with it.
-  const main = picture.log ? shown.filter(({ values }) => !Array.from(values).some((value) => value <= 0)) : shown;
-  return extent(main.length ? main : shown, picture.zoom, picture.log);
+  return extent(shown, picture.zoom, picture.log);
 }
 
 /** Of two runs alone the interval is so wide that it would leave nothing else to see. @param {Float64Array} edge @param {Mean} band */

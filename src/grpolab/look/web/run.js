@@ -7,7 +7,7 @@ import { seenIn } from "./drawing.js";
 import { button, element, safeAddress, soft, table } from "./elements.js";
 import { metricSearch } from "./metric_search.js";
 import { duration, number } from "./numbers.js";
-import { average, smooth } from "./statistics.js";
+import { average } from "./statistics.js";
 
 const USUAL = ["reward/mean", "entropy/behaviour", "clip/active", "ratio/token_max", "kl_old/k3", "grad_norm"];
 
@@ -56,8 +56,8 @@ export function runDetail(root, app) {
 
   /** @param {Run} one @param {Arm} look @param {string} name */
   const lineOf = (one, look, name) => {
-    const trace = traceOf(one, name, "rollout_step", cell[3], app.state.smooth <= 1);
-    return trace ? [{ ...look, mean: average([{ ...trace, y: smooth(trace.y, app.state.smooth) }], sweep.t95), traces: [] }] : [];
+    const trace = traceOf(one, name, "rollout_step", cell[3], true);
+    return trace ? [{ ...look, mean: average([trace], { t95: sweep.t95 }), traces: [] }] : [];
   };
   return {
     update({ x, zoom }) {

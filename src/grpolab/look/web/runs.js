@@ -33,8 +33,7 @@ export function runsView(root, app) {
   let [listed, opened] = ["", ""];
   let open = /** @type {View | null} */ (null);
 
-  /** @param {number} most */
-  function show(most) {
+  function show(/** @type {number} */ most) {
     body.replaceChildren(...rows.slice(0, most).map((row) => tableRow(app, row)));
     more.hidden = rows.length <= most;
     more.textContent = `show all ${rows.length}`;
@@ -73,8 +72,7 @@ export function runsView(root, app) {
   };
 }
 
-/** Return the rows that a filter leaves, in the order that is asked for.
- * @param {Sweep} sweep @param {State} state @returns {Row[]} */
+/** Return the rows that a filter leaves, in the order that is asked for. @param {Sweep} sweep @param {State} state @returns {Row[]} */
 export function rowsOfRuns(sweep, state) {
   const asked = state.find.toLowerCase().split(/\s+/).filter(Boolean);
   const one = sweep.studies.filter(({ name }) => name === state.study);

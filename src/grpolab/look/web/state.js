@@ -3,7 +3,7 @@
 /** @type {State} */
 export const START = {
   tab: "answer", study: "", claim: "", unit: "margins",
-  metric: "", off: [], x: "rollout_step", smooth: 1, lines: "mean", show: "absolute", to: "", facet: "", log: false, zoom: [], table: false,
+  metric: "", off: [], x: "rollout_step", smooth: "tenth", lines: "mean", show: "absolute", to: "", facet: "", log: false, zoom: [], table: false,
   find: "", sort: "", run: "", metrics: [],
   sample: "", beside: "", step: -1, prompt: 0, colour: "ratio",
 };
@@ -11,11 +11,10 @@ export const TABS = ["answer", "curves", "runs", "tokens", "report"];
 /** @type {Record<string, string[] | undefined>} */
 const CHOICES = {
   tab: TABS, unit: ["margins", "own"], lines: ["mean", "seeds"], show: ["absolute", "difference"],
-  colour: ["ratio", "clip", "advantage", "entropy", "gap"],
+  smooth: ["none", "tenth", "fifth"], colour: ["ratio", "clip", "advantage", "entropy", "gap"],
 };
 
-/** Return the state as the part of an address behind `#`. Lists repeat their key, so that any name may stand in them.
- * @param {State} state */
+/** Return the state as the part of an address behind `#`. Lists repeat their key, so that any name may stand in them. @param {State} state */
 export function toHash(state) {
   const words = new URLSearchParams();
   for (const [key, start] of Object.entries(START)) {

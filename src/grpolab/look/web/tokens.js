@@ -30,8 +30,7 @@ export function strengthOf(token, by, most) {
 /** @param {Token} token @param {string} by */
 const valueOf = (token, by) => (by === "ratio" ? Math.log(token.ratio) : token[/** @type {"gap"} */ (by)]);
 
-/** @param {number} strength */
-function shade(strength) {
+function shade(/** @type {number} */ strength) {
   const opacity = (Math.abs(strength) * (isDark() ? 0.75 : 0.6)).toFixed(3);
   return strength > 0 ? `rgba(213, 94, 0, ${opacity})` : strength < 0 ? `rgba(0, 114, 178, ${opacity})` : "none";
 }
@@ -77,8 +76,7 @@ export function tokensView(root, app) {
   };
 
   let latest = /** @type {Shown[]} */ ([]);
-  /** @param {PointerEvent} event */
-  function hover(event) {
+  function hover(/** @type {PointerEvent} */ event) {
     const target = /** @type {HTMLElement} */ (event.target);
     const [g, c, t] = (target.dataset.token ?? "").split(" ").map(Number);
     const token = latest[g]?.completions[c]?.tokens[t];
@@ -132,20 +130,17 @@ export function tokensView(root, app) {
 /** What a token is shown as: a line break as a sign and a break. @param {string} text */
 const visible = (text) => text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t") || "∅";
 
-/** @param {Completion} completion */
-function partsOf({ reward, parts, advantage }) {
+function partsOf(/** @type {Completion} */ { reward, parts, advantage }) {
   const all = Object.entries(parts).map(([name, value]) => `${name} ${number(value)}`);
   return `reward ${number(reward)} (${all.join(", ")}), advantage ${signed(advantage)}`;
 }
 
-/** @param {Token} token */
-function textsOf({ ratio, log_prob: logProb, clip, advantage, entropy, gap }) {
+function textsOf(/** @type {Token} */ { ratio, log_prob: logProb, clip, advantage, entropy, gap }) {
   return [number(ratio, 4), number(logProb, 4), SIDES[clip] ?? "–", signed(advantage), number(entropy), number(gap)];
 }
 const FACTS = ["ratio", "log-prob", "clip", "advantage", "entropy", "sampler gap"];
 
-/** @param {Token} token */
-function factsOf(token) {
+function factsOf(/** @type {Token} */ token) {
   const rows = textsOf(token).map((text, i) => text !== "–" && element("tr", {}, element("th", {}, FACTS[i]), element("td", {}, text)));
   return [element("div", {}, element("b", {}, JSON.stringify(token.text))), element("table", {}, ...rows)];
 }

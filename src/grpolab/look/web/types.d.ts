@@ -6,8 +6,8 @@ declare global {
   type Plot = UPlot;
   type PlotOptions = UPlot.Options;
 
-  /** Base64 of 3 bytes per number, or one number that holds at every step. */
-  type Packed = string | number;
+  /** Base64 of 3 bytes per number, numbers as they are, or one that holds at every step. */
+  type Packed = string | number | (number | null)[];
 
   interface Sweep {
     format: 1;
@@ -146,7 +146,7 @@ declare global {
     metric: string;
     off: string[];
     x: string;
-    smooth: number;
+    smooth: string;
     lines: string;
     show: string;
     to: string;

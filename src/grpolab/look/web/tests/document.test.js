@@ -15,6 +15,7 @@ test("numbers are the upper 24 bits of a float32, big-endian", () => {
 test("one number holds at every step, and an absent one nowhere", () => {
   assert.deepEqual([...numbersOf(0.5, 3)], [0.5, 0.5, 0.5]);
   assert.deepEqual([...numbersOf(undefined, 2)], [NaN, NaN]);
+  assert.deepEqual([...numbersOf([937, null, 65537], 3)], [937, NaN, 65537]);
   const { y } = traceOf({ train: { x: { rollout_step: pack([0, 1, 2]) }, y: { loss: 7 } } }, "loss", "rollout_step", 1);
   assert.deepEqual([...y], [7, 7, 7]);
 });

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { fromHash, START, toHash } from "../state.js";
 
 test("a state comes back from its address, whatever its names are", () => {
-  const odd = { off: ["a&b=c", "x,y", "<script>", "ü \u2028 %41+"], study: "s#1", metric: "clip/active", zoom: [3, 17.5], smooth: 9, log: true, tab: "curves", step: 40, metrics: ["loss"], find: "a b" };
+  const odd = { off: ["a&b=c", "x,y", "<script>", "ü \u2028 %41+"], study: "s#1", metric: "clip/active", zoom: [3, 17.5], smooth: "fifth", log: true, tab: "curves", step: 40, metrics: ["loss"], find: "a b" };
   const state = { ...structuredClone(START), ...odd };
   assert.deepEqual(fromHash(`#${toHash(state)}`), state);
   assert.deepEqual(fromHash(`#${toHash(START)}`), START);
