@@ -322,7 +322,7 @@ def _sampled_steps(files: Sequence[Path], room: float) -> list[Document]:
 def _completion(rows: pd.DataFrame) -> Document:
     first = rows.iloc[0]
     parts = {name.removeprefix("reward_"): float(first[name]) for name in rows if name.startswith("reward_")}
-    numbers = {name: curves.to_text(rows[name]) for name in ("entropy", "gap") if name in rows}
+    numbers = {name: curves.to_text(rows[name]) for name in ("entropy", "gap") if name in rows and rows[name].any()}
     return {
         "text": _text(first["completion"]),
         "reward": float(first["reward"]),
