@@ -93,7 +93,7 @@ BENCH_conformance = rm -rf .venv-bench/trl_vectors && \
   $(BIN)/grpolab conformance .venv-bench/trl_vectors
 BENCH_loss = $(BIN)/python benchmarks/loss_cost.py
 BENCH_doctor = $(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
-BENCH_self-check = $(BIN)/python benchmarks/self_check.py $(or $(STUDY),claims)
+BENCH_self-check = $(BIN)/python benchmarks/self_check.py
 BENCH_scale = $(BIN)/python benchmarks/simulate_scale.py
 bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|self-check|scale
 	$(call choose,BENCH)

@@ -9,16 +9,13 @@ import argparse
 import json
 import os
 import resource
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from peer_trl import ENVIRONMENT, begin, make_trainer, plan_ours, print_versions
+import numpy as np
+from peer_trl import ENVIRONMENT, Cost, clock, fresh_process, make_trainer, plan_ours, print_versions
 
 GENERATIONS = 8
 LEARNING_RATE = 1e-6
@@ -27,13 +24,7 @@ DIAGNOSTICS_OFF = [
     *(f"diagnostics.{interval}=0" for interval in ("histogram_every", "samples_every", "kl_ref_every")),
 ]
 WORDS = ("banana", "cabbage", "concert", "daffodil", "elephant", "fluffy", "giggle", "hitchhike", "igloo", "jujube")
-
-
-class Cost(NamedTuple):
-    """CPU and wall seconds."""
-
-    cpu: float
-    wall: float
+Side = Callable[[Path, argparse.Namespace], tuple[list[Cost], list[Cost]]]
 
 
 def share_of_a(prompt: str, answer: str, completion: str) -> float:
@@ -70,9 +61,9 @@ def timed(costs: list[Cost], function: Callable[..., Any]) -> Callable[..., Any]
     """Return the function, which adds its cost to `costs` at each call."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        cpu, wall = time.process_time(), time.monotonic()
+        begun = clock()
         result = function(*args, **kwargs)
-        costs.append(Cost(time.process_time() - cpu, time.monotonic() - wall))
+        costs.append(clock() - begun)
         return result
 
     return call
@@ -84,9 +75,7 @@ def trl_costs(folder: Path, options: argparse.Namespace) -> tuple[list[Cost], li
 
     prompts = [json.loads(line)["prompt"] for line in (folder / "train.jsonl").read_text().splitlines()]
     trainer = make_trainer(
-        folder,
-        folder / "model",
-        shares_of_a,
+        *(folder, folder / "model", shares_of_a),
         {"train_dataset": Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts])},
         per_device_train_batch_size=options.micro,
         gradient_accumulation_steps=options.prompts * GENERATIONS // options.micro,
@@ -104,9 +93,7 @@ def trl_costs(folder: Path, options: argparse.Namespace) -> tuple[list[Cost], li
     assert lengths == {options.tokens}, lengths
     # A step samples inside; the rest is its updates.
     steps = zip(trainer.marks[::2], trainer.marks[1::2], sampling, strict=True)
-    return sampling, [
-        Cost(end[0] - begun[0] - drawn.cpu, end[1] - begun[1] - drawn.wall) for begun, end, drawn in steps
-    ]
+    return sampling, [end - begun - drawn for begun, end, drawn in steps]
 
 
 def our_costs(folder: Path, options: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
@@ -130,8 +117,7 @@ def our_costs(folder: Path, options: argparse.Namespace) -> tuple[list[Cost], li
     set_up_torch(settings)
     parts = assemble(settings, warm_start.ensure(settings, request.results).weights())
     state, learner = parts.state, parts.learner
-    sampling: list[Cost] = []
-    training: list[Cost] = []
+    sampling, training = list[Cost](), list[Cost]()
     collect = timed(sampling, learner.collect)
 
     def train(rollout: Any) -> None:
@@ -157,25 +143,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2, help="on the clock, behind one that is not")
     parser.add_argument("--rounds", type=int, default=2, help="in turns; the least counts")
     parser.add_argument("--override", nargs="*", default=[], help="of GRPO Lab's settings")
-    parser.add_argument("--side", nargs=2, metavar=("SYSTEM", "FOLDER"), help="one round of one system, as JSON")
     options = parser.parse_args()
     os.environ.update(ENVIRONMENT)
-    if options.side:
-        begin()
-        side = {"TRL": trl_costs, "GRPO Lab": our_costs}[options.side[0]]
-        costs = [costs[1:] for costs in side(Path(options.side[1]), options)]
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-        print(json.dumps({"sampling": costs[0], "training": costs[1], "peak": peak}))
-        return
     sides: dict[str, list[dict[str, Any]]] = {"TRL": [], "GRPO Lab": []}
     with tempfile.TemporaryDirectory() as name:
         prepare(Path(name), options.model)
         for _ in range(options.rounds):
-            for system, rounds in sides.items():
-                command = [sys.executable, *sys.argv, "--side", system, name]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                rounds.append(json.loads(done.stdout.splitlines()[-1]))
+            for side, rounds in zip((trl_costs, our_costs), sides.values(), strict=True):
+                with fresh_process() as process:
+                    rounds.append(process.submit(measure, side, Path(name), options).result())
     report(sides, options)
+
+
+def measure(side: Side, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return one round of one system: the costs of the steps on the clock, and the process's peak memory in MiB."""
+    sampling, training = side(folder, options)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return {"sampling": sampling[1:], "training": training[1:], "peak": peak}
 
 
 def report(sides: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> None:
@@ -188,18 +172,12 @@ def report(sides: dict[str, list[dict[str, Any]]], options: argparse.Namespace) 
     tokens = options.prompts * GENERATIONS * options.tokens
     print(f"\n{'completion tokens per CPU second':36}{'TRL':>10}{'GRPO Lab':>10}{'ratio':>8}{'of wall time':>14}")
     for part in ("sampling", "training"):
-        cpu, wall = (
-            {
-                system: tokens / min(statistics.fmean(cost[clock] for cost in round_[part]) for round_ in rounds)
-                for system, rounds in sides.items()
-            }
-            for clock in (0, 1)
-        )
-        ratio, of_wall = (rate["GRPO Lab"] / rate["TRL"] for rate in (cpu, wall))
-        print(f"{part:36}{cpu['TRL']:10.1f}{cpu['GRPO Lab']:10.1f}{ratio:7.2f}x{of_wall:13.2f}x")
-    peak = {system: max(round_["peak"] for round_ in rounds) for system, rounds in sides.items()}
-    ratio = peak["GRPO Lab"] / peak["TRL"]
-    print(f"{'peak memory of the process, MiB':36}{peak['TRL']:10.0f}{peak['GRPO Lab']:10.0f}{ratio:7.2f}x")
+        # (CPU, wall) seconds of a step in each round, and the least of each
+        steps = {system: [np.mean(round_[part], axis=0) for round_ in rounds] for system, rounds in sides.items()}
+        trl, ours = (tokens / np.min(steps[system], axis=0) for system in sides)
+        print(f"{part:36}{trl[0]:10.1f}{ours[0]:10.1f}{ours[0] / trl[0]:7.2f}x{ours[1] / trl[1]:13.2f}x")
+    trl, ours = (max(round_["peak"] for round_ in rounds) for rounds in sides.values())
+    print(f"{'peak memory of the process, MiB':36}{trl:10.0f}{ours:10.0f}{ours / trl:7.2f}x")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the comparisons with TRL share: processes, a trainer of TRL's, a run of ours, and the cost of its mirror."""
+"""What the comparisons with TRL share: processes and what they cost, a trainer of TRL's, a planned run of ours."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import logging
 import multiprocessing
 import os
 import platform
+import resource
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from grpolab.sweep.jobs import Request
@@ -25,6 +27,39 @@ ENVIRONMENT = {  # read when torch, transformers and mlflow are imported; the pr
     **{"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_EXPERIMENT_NAME": "benchmark", "MLFLOW_LOGGING_LEVEL": "ERROR"},
     "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
 }
+
+
+class Cost(NamedTuple):
+    """CPU and wall seconds."""
+
+    cpu: float
+    wall: float
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(self.cpu - other.cpu, self.wall - other.wall)
+
+
+def clock() -> Cost:
+    """Return what this process has cost so far."""
+    return Cost(time.process_time(), time.monotonic())
+
+
+def run_command(command: Sequence[str]) -> tuple[str, Cost]:
+    """Return the last line of a command's output, and what it cost with all that it started.
+
+    Raises RuntimeError if it fails.
+    """
+
+    def spent() -> Cost:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return Cost(usage.ru_utime + usage.ru_stime, time.monotonic())
+
+    begun = spent()
+    done = subprocess.run(command, capture_output=True, text=True)
+    cost = spent() - begun
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return done.stdout.rstrip().rpartition("\n")[2], cost
 
 
 def begin() -> None:
@@ -55,14 +90,14 @@ def make_trainer(
 ) -> Any:
     """Return a trainer of TRL's on the CPU: float32, nothing saved, no bar. `data`: its data sets by argument.
 
-    `trainer.marks` gets the (CPU, wall) seconds at the beginning and at the end of each step.
+    `trainer.marks` gets the clock at the beginning and at the end of each step.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     class Clock(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            trainer.marks.append((time.process_time(), time.monotonic()))
+            trainer.marks.append(clock())
 
         on_step_end = on_step_begin
 
@@ -92,38 +127,3 @@ def plan_ours(folder: Path, name: str, overrides: Sequence[str], is_tracked: boo
     request = Request([expand_multirun([*overrides, *machine], name)])
     request.write_plans()
     return request
-
-
-def train_ours(request: Request, on_step: Callable[[int], None] | None = None) -> dict[str, Any]:
-    """Train a planned run and return its outcome. Raises RuntimeError unless it is completed."""
-    from grpolab.run.train import run
-
-    (cell,) = request.cells.values()
-    outcome = run(cell.settings, request.results, on_step=on_step or (lambda step: None))
-    if outcome["outcome"] != "completed":
-        raise RuntimeError(f"GRPO Lab's run {outcome['outcome']}: {outcome['reason']}")
-    return outcome
-
-
-def mirror_seconds(request: Request) -> float:
-    """Return the CPU seconds that it takes to mirror a run into MLflow while it trains, imports left out.
-
-    This is what `python -m grpolab.run.tracking` does, which cannot be asked for its CPU time.
-    """
-    from grpolab.run.tracking import ENVIRONMENT as MIRROR_ENVIRONMENT
-    from grpolab.run.tracking.__main__ import POLL_SECONDS
-
-    os.environ.update(MIRROR_ENVIRONMENT)
-    from grpolab.run.tracking.mirror import StudyMirror
-
-    outcome = request.results.run(next(iter(request.cells))) / "outcome.json"
-    begun = time.process_time()
-    mirror = StudyMirror(request.results, str(request.tracking_uri), [request.name])
-    while not outcome.exists():
-        mirror.attempt()
-        polled = time.monotonic()
-        while not outcome.exists() and time.monotonic() < polled + POLL_SECONDS:
-            time.sleep(0.1)
-    if problem := mirror.attempt(last=True):
-        raise RuntimeError(f"tracking: {problem}")
-    return time.process_time() - begun

@@ -11,9 +11,7 @@ import argparse
 import itertools
 import json
 import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import peer_trl
+from peer_trl import Cost, clock
 
 if TYPE_CHECKING:
     from grpolab.sweep.jobs import Request
@@ -37,6 +36,10 @@ ARMS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "sequence": (["importance_sampling_level=sequence"], {"importance_sampling_level": "sequence"}),
     "dr_grpo": (["loss_type=dr_grpo"], {"loss_type": "dr_grpo"}),
 }
+SAME = (  # settings that have one name in both
+    *("num_generations", "max_completion_length", "num_iterations", "epsilon", "temperature", "learning_rate"),
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm"),
+)
 CURVES = {  # that both systems log: (GRPO Lab's name, TRL's)
     "reward": ("reward/mean", "reward"),
     "clip fraction": ("clip/active", "clip_ratio/region_mean"),
@@ -83,16 +86,42 @@ def our_overrides(folder: Path, task: str, steps: int) -> list[str]:
 
 
 def run_ours(request: Request) -> Run:
-    """Train it; the mirror's work is not counted here."""
-    clock: list[float] = []
-    cpu, wall = time.process_time(), time.monotonic()
-    outcome = peer_trl.train_ours(request, lambda step: clock.append(time.process_time()))
-    cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-    journal = request.results.run(next(iter(request.cells))) / "journal.jsonl"
-    records = [json.loads(line) for line in journal.read_text().splitlines()]
-    updates = outcome["optimizer_steps"] // outcome["rollout_steps"]
-    learnt = {"accuracy": outcome["final"]["eval/accuracy_expected"], **mean_curves(records, 0)}
-    return Run(cpu, wall, median_step(clock, updates), learnt)
+    """Train it; the mirror's work is not counted here. Raises RuntimeError unless it is completed."""
+    from grpolab.run.train import run
+
+    (cell,) = request.cells.values()
+    ends: list[float] = []
+    begun = clock()
+    outcome = run(cell.settings, request.results, on_step=lambda _step: ends.append(time.process_time()))
+    cost = clock() - begun
+    if outcome["outcome"] != "completed":
+        raise RuntimeError(f"GRPO Lab's run {outcome['outcome']}: {outcome['reason']}")
+    journal = request.results.run(cell.signature) / "journal.jsonl"
+    curves = mean_curves([json.loads(line) for line in journal.read_text().splitlines()], 0)
+    learnt = {"accuracy": outcome["final"]["eval/accuracy_expected"], **curves}
+    return Run(*cost, median_step(ends, cell.settings.num_iterations), learnt)
+
+
+def mirror_seconds(request: Request) -> float:
+    """Return the CPU seconds that it takes to mirror a run into MLflow while it trains, imports left out.
+
+    This is what `python -m grpolab.run.tracking` does, which cannot be asked for its CPU time.
+    """
+    from grpolab.run.tracking import ENVIRONMENT as MIRROR_ENVIRONMENT
+    from grpolab.run.tracking.__main__ import POLL_SECONDS
+
+    os.environ.update(MIRROR_ENVIRONMENT)
+    from grpolab.run.tracking.mirror import StudyMirror
+
+    outcome = request.results.run(next(iter(request.cells))) / "outcome.json"
+    begun = clock()
+    mirror = StudyMirror(request.results, str(request.tracking_uri), [request.name])
+    while not outcome.exists():
+        mirror.attempt()
+        time.sleep(POLL_SECONDS)
+    if problem := mirror.attempt(last=True):
+        raise RuntimeError(f"tracking: {problem}")
+    return (clock() - begun).cpu
 
 
 def mean_curves(records: list[dict[str, Any]], system: int) -> dict[str, float]:
@@ -113,24 +142,18 @@ def score_exactly(completions: list[str], answer: list[str], **columns: Any) -> 
 
 def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, Any], is_tracked: bool) -> Run:
     """Train the same run as a user of TRL writes it."""
+    import trl.trainer.grpo_trainer  # noqa: F401  # before the clock
     from datasets import load_dataset
 
     from grpolab.settings.resolved import resolve_run
     from grpolab.sweep.compose import compose
 
     ours = resolve_run(compose(our_overrides(folder, task, steps)))
-    cpu, wall = time.process_time(), time.monotonic()
+    begun = clock()
     files = {split: str(folder / task / f"{split}.jsonl") for split in ("train", "evaluation")}
     data = {
-        "train_dataset": load_dataset("json", data_files=files, split="train"),
-        "eval_dataset": load_dataset("json", data_files=files, split="evaluation"),
-    }
-    same = {
-        name: getattr(ours, name)
-        for name in (
-            *("num_generations", "max_completion_length", "num_iterations", "epsilon", "temperature", "learning_rate"),
-            *("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm"),
-        )
+        f"{argument}_dataset": load_dataset("json", data_files=files, split=split)
+        for argument, split in {"train": "train", "eval": "evaluation"}.items()
     }
     trainer = peer_trl.make_trainer(
         *(folder, folder / task, score_exactly, data),
@@ -144,16 +167,15 @@ def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, A
         max_steps=steps * ours.num_iterations,
         logging_steps=ours.num_iterations,  # once for a rollout step, as often as GRPO Lab draws a point
         report_to="mlflow" if is_tracked else "none",
-        **same | options,
+        **{name: getattr(ours, name) for name in SAME} | options,
     )
     trainer.train()
-    cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-    begun = time.process_time()
+    cost, begun = clock() - begun, clock()
     accuracy = expected_accuracy(trainer.model, trainer.processing_class, task)
-    ends = [end for end, _ in trainer.marks[1::2]]
-    step = median_step(ends[:: ours.num_iterations], ours.num_iterations)
     learnt = {"accuracy": accuracy, **mean_curves(trainer.state.log_history, 1)}
-    return Run(cpu, wall, step, learnt, time.process_time() - begun)
+    ends = [end.cpu for end in trainer.marks[1::2]]
+    step = median_step(ends[:: ours.num_iterations], ours.num_iterations)
+    return Run(*cost, step, learnt, (clock() - begun).cpu)
 
 
 def expected_accuracy(model: Any, tokenizer: Any, task_name: str) -> float:
@@ -175,62 +197,46 @@ def measure_runs(folder: Path, rounds: int) -> dict[tuple[str, bool], list[tuple
     with peer_trl.fresh_process() as trl, peer_trl.fresh_process() as ours, peer_trl.fresh_process() as mirror:
         for task in ROLLOUT_STEPS:
             ours.submit(prepare, folder, task).result()
-        for round_ in range(rounds):
-            for task, steps in ROLLOUT_STEPS.items():
-                for is_tracked in (False, True):
-                    seed = 2 * round_ + is_tracked  # no seed twice: what is learnt is compared over all of them
-                    overrides = [*our_overrides(folder, task, steps), f"seed={seed}"]
-                    request = peer_trl.plan_ours(folder, f"{task}{seed}", overrides, is_tracked)
-                    mirrored = mirror.submit(peer_trl.mirror_seconds, request) if is_tracked else None
-                    own = ours.submit(run_ours, request).result()
-                    if mirrored:
-                        updates = next(iter(request.cells.values())).settings.num_iterations * steps
-                        own = own._replace(cpu=own.cpu + mirrored.result(), step=own.step + mirrored.result() / updates)
-                    peer = trl.submit(run_trl, folder, task, seed, steps, {}, is_tracked).result()
-                    runs[task, is_tracked].append((peer, own))
+        for round_, (task, steps), is_tracked in itertools.product(range(rounds), ROLLOUT_STEPS.items(), (False, True)):
+            seed = 2 * round_ + is_tracked  # no seed twice: what is learnt is compared over all of them
+            overrides = [*our_overrides(folder, task, steps), f"seed={seed}"]
+            request = peer_trl.plan_ours(folder, f"{task}{seed}", overrides, is_tracked)
+            mirrored = mirror.submit(mirror_seconds, request) if is_tracked else None
+            own = ours.submit(run_ours, request).result()
+            if mirrored:
+                updates = next(iter(request.cells.values())).settings.num_iterations * steps
+                own = own._replace(cpu=own.cpu + mirrored.result(), step=own.step + mirrored.result() / updates)
+            peer = trl.submit(run_trl, folder, task, seed, steps, {}, is_tracked).result()
+            runs[task, is_tracked].append((peer, own))
     return runs
 
 
-class Ablation(NamedTuple):
-    """CPU and wall seconds of all arms and seeds, and the last expected accuracy of each run."""
+def measure_ablation(folder: Path, steps: int) -> dict[str, tuple[Cost, list[float]]]:
+    """Run five arms of `addition`: TRL as a script in a loop, GRPO Lab as one tracked sweep.
 
-    cpu: float
-    wall: float
-    accuracies: list[float]
-
-
-def measure_ablation(folder: Path, steps: int, seeds: int) -> tuple[Ablation, Ablation]:
-    """Run five arms of `addition`: TRL as a script in a loop, GRPO Lab as one tracked sweep."""
+    Returns the cost of all arms and seeds, and the last expected accuracy of each run, by system.
+    """
     costs, accuracies = [], []
-    for name in ARMS:
-        for seed in range(seeds):
-            cpu, wall = cost_of([sys.executable, __file__, "--one", str(folder), name, str(seed), str(steps)])
-            accuracy, extra = json.loads((folder / "one.json").read_text())
-            costs.append((cpu - extra, wall - extra))
-            accuracies.append(accuracy)
-    trl = Ablation(*map(sum, zip(*costs, strict=True)), accuracies)
+    for arm, seed in itertools.product(ARMS, range(ABLATION_SEEDS)):
+        last, cost = peer_trl.run_command([sys.executable, __file__, "--one", str(folder), arm, str(seed), str(steps)])
+        accuracy, extra = json.loads(last)
+        costs.append(cost - Cost(extra, extra))
+        accuracies.append(accuracy)
     study = {
         **{"question": "Five arms that TRL has too", "compare": "arm", "baseline": "grpo"},
         "factors": {"arm": {name: overrides for name, (overrides, _) in ARMS.items()}},
         "overrides": our_overrides(folder, "addition", steps),
-        **{"seeds": seeds, "primary_metric": "eval/accuracy_expected"},
+        **{"seeds": ABLATION_SEEDS, "primary_metric": "eval/accuracy_expected"},
     }
     (folder / "ablation.yaml").write_text(json.dumps(study))
     results = [f"machine.results={folder}/ablation", f"machine.tracking_uri=sqlite:///{folder}/ablation.db"]
-    command = [str(Path(sys.executable).parent / "grpolab"), "sweep", str(folder / "ablation.yaml"), *results]
-    cost = cost_of(command)
+    program = str(Path(sys.executable).parent / "grpolab")
+    _, cost = peer_trl.run_command([program, "sweep", str(folder / "ablation.yaml"), *results])
     outcomes = [json.loads(file.read_text()) for file in (folder / "ablation" / "runs").glob("*/outcome.json")]
-    return trl, Ablation(*cost, [outcome["final"]["eval/accuracy_expected"] for outcome in outcomes])
-
-
-def cost_of(command: list[str]) -> tuple[float, float]:
-    """Return the CPU and wall seconds of a command with all that it starts. Raises RuntimeError if it fails."""
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True)
-    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - begun
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
+    return {
+        "TRL": (Cost(*map(sum, zip(*costs, strict=True))), accuracies),
+        "GRPO Lab": (cost, [outcome["final"]["eval/accuracy_expected"] for outcome in outcomes]),
+    }
 
 
 def main() -> None:
@@ -243,28 +249,21 @@ def main() -> None:
     os.environ.update(peer_trl.ENVIRONMENT)
     if arguments.one:
         peer_trl.begin()
-        folder, arm, seed, steps = (
-            Path(arguments.one[0]),
-            arguments.one[1],
-            int(arguments.one[2]),
-            int(arguments.one[3]),
-        )
-        trained = run_trl(folder, "addition", seed, steps, ARMS[arm][1], True)
-        (folder / "one.json").write_text(json.dumps([trained.learnt["accuracy"], trained.extra]))
+        folder, arm, seed, steps = arguments.one
+        trained = run_trl(Path(folder), "addition", int(seed), int(steps), ARMS[arm][1], is_tracked=True)
+        print(json.dumps([trained.learnt["accuracy"], trained.extra]))
         return
     steps = ROLLOUT_STEPS["addition"] if arguments.full else ABLATION_STEPS
     with tempfile.TemporaryDirectory() as name:
         runs = measure_runs(Path(name), arguments.rounds)
-        trl, ours = measure_ablation(Path(name), steps, ABLATION_SEEDS)
+        ablation = measure_ablation(Path(name), steps)
     peer_trl.print_versions()
     print(f"\nOne run: 32 prompts x 8 completions, num_iterations=4, five evaluations on {EVALUATION_ITEMS} prompts")
     print(f"{'':22}{'TRL: CPU s':>12}{'wall s':>8}{'a step':>10}{'GRPO Lab: CPU s':>18}{'wall s':>8}{'a step':>10}")
     for (task, is_tracked), pairs in runs.items():
         cells = f"{task:12}{'tracked' if is_tracked else 'bare':10}"
         for width, side in zip((12, 18), zip(*pairs, strict=True), strict=True):
-            cpu, wall, step = (
-                statistics.median(getattr(run, name) for run in side) for name in ("cpu", "wall", "step")
-            )
+            cpu, wall, step = (statistics.median(run[field] for run in side) for field in range(3))
             cells += f"{cpu:{width}.1f}{wall:8.1f}{1000 * step:7.1f} ms"
         print(cells)
     print("\nThe same algorithm? TRL - GRPO Lab, mean over seeds, 95% interval (Welch)")
@@ -274,19 +273,19 @@ def main() -> None:
             sides = zip(*[(peer.learnt[curve], own.learnt[curve]) for peer, own in pairs], strict=True)
             print(f"{task:12}{curve:16}{difference(*map(list, sides))}")
     print(f"\nAblation of addition: {len(ARMS)} arms x {ABLATION_SEEDS} seeds, {steps} rollout steps, tracked")
-    for system, side in (("TRL", trl), ("GRPO Lab", ours)):
-        accuracy = statistics.fmean(side.accuracies)
-        print(f"{system:12}{side.cpu:10.0f} CPU s{side.wall:10.0f} s wall, mean accuracy {accuracy:.4f}")
-    print(f"accuracy: {difference(trl.accuracies, ours.accuracies)} (arms and seeds together)")
-    ratios = []
-    for name in ("step", "cpu"):
-        for is_tracked in (False, True):
-            of_tasks = (
-                [getattr(p, name) / getattr(o, name) for p, o in runs[task, is_tracked]] for task in ROLLOUT_STEPS
-            )
-            ratios.append(min(map(statistics.median, of_tasks)))
-    whole = f"whole run: bare {ratios[2]:.1f}x, tracked {ratios[3]:.1f}x; ablation {trl.cpu / ours.cpu:.1f}x"
-    print(f"\nstep: bare {ratios[0]:.1f}x, tracked {ratios[1]:.1f}x; {whole}")
+    for system, (cost, accuracies) in ablation.items():
+        accuracy = f"mean accuracy {statistics.fmean(accuracies):.4f}"
+        print(f"{system:12}{cost.cpu:10.0f} CPU s{cost.wall:10.0f} s wall, {accuracy}")
+    (trl, trl_accuracies), (ours, our_accuracies) = ablation.values()
+    print(f"accuracy: {difference(trl_accuracies, our_accuracies)} (arms and seeds together)")
+
+    def ratio(field: str, is_tracked: bool) -> str:
+        """Return the smaller one of the tasks' median ratios."""
+        of_tasks = ([getattr(p, field) / getattr(o, field) for p, o in runs[t, is_tracked]] for t in ROLLOUT_STEPS)
+        return f"{min(map(statistics.median, of_tasks)):.1f}x"
+
+    step, whole = (f"bare {ratio(field, False)}, tracked {ratio(field, True)}" for field in ("step", "cpu"))
+    print(f"\nstep: {step}; whole run: {whole}; ablation {trl.cpu / ours.cpu:.1f}x")
 
 
 def difference(first: list[float], second: list[float]) -> str:

@@ -1,10 +1,8 @@
 """A sweep of 10,000 variants x 10 seeds on 200 simulated nodes: what it costs, and whether a cell is lost.
 
-Plan, schedule, leases, journals and outcomes are the program's own, in a real folder; nodes and training are not. The
-nodes of two commands share the folder and know nothing of each other. They are killed and come back, freeze and wake up
-after their lease has ended, have clocks that are off (`--ahead`), and see others' files late. Printed are the cost of
-planning, the operations and bytes of a run, and what happened to the cells; the exit code is 1 if a cell is lost,
-differs from the undisturbed run, or has had its outcome replaced.
+Plan, schedule, leases, journals and outcomes are the program's own, in a real folder; nodes and training are not
+(docs/beyond_one_machine.md has the numbers). The nodes of two commands share the folder and know nothing of each other.
+The exit code is 1 if a cell is lost, differs from the undisturbed run, or has had its outcome replaced.
 
 A command sees a folder's outcome or lease only after a delay, and a lease looks older by it. Three things are exact, as
 over NFS: one process makes a file that must not exist, who makes a file in a folder sees that folder as it is, and who
@@ -27,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -75,22 +73,26 @@ def make_plan(variants: int, seeds: int, root: Path) -> tuple[Request, dict[str,
         primary_metric="eval/accuracy_expected",
         figures=["F1"],
     )
-    clock = [time.process_time()]
-    plan = expand(study, Composer())
-    clock.append(time.process_time())
-    request = Request([plan])
-    clock.append(time.process_time())
-    request.write_plans()
-    clock.append(time.process_time())
-    request.jobs()
-    clock.append(time.process_time())
-    parts = ("compose and check", "signatures and preflight", "plan.json", "states and jobs")
-    laps = zip(parts, pairwise(clock), strict=True)
-    return request, {
-        **{f"planning: {name}, CPU s": end - begun for name, (begun, end) in laps},
-        "planning: plan.json, MB": request.results.plan(study.name).stat().st_size / 1e6,
-        "planning: peak memory, MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
+    costs: dict[str, float] = {}
+    with timed(costs, "planning: compose and check, CPU s"):
+        plan = expand(study, Composer())
+    with timed(costs, "planning: signatures and preflight, CPU s"):
+        request = Request([plan])
+    with timed(costs, "planning: plan.json, CPU s"):
+        request.write_plans()
+    with timed(costs, "planning: states and jobs, CPU s"):
+        request.jobs()
+    costs["planning: plan.json, MB"] = request.results.plan(study.name).stat().st_size / 1e6
+    costs["planning: peak memory, MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return request, costs
+
+
+@contextmanager
+def timed(costs: dict[str, float], name: str) -> Iterator[None]:
+    """Write the CPU seconds of what is done meanwhile into `costs`."""
+    began = time.process_time()
+    yield
+    costs[name] = time.process_time() - began
 
 
 class World:
@@ -101,8 +103,7 @@ class World:
         self.time = BEGIN
         self.tally: Counter[str] = Counter()
         self.taken_at: dict[Path, float] = {}  # by folder: when it was last taken
-        self.concluded: dict[Path, float] = {}  # when its first outcome was written
-        self.inodes: dict[Path, int] = {}  # of that outcome
+        self.concluded: dict[Path, tuple[float, int]] = {}  # when its first outcome was written, and its inode
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
 
@@ -128,12 +129,12 @@ class World:
             self.time, _, do = heapq.heappop(self._events)
             do()
 
-    def between(self, limits: tuple[float, float]) -> float:
-        return self.random.uniform(*limits)
-
     def delay(self) -> float:
         """Return how old what a node sees may be."""
-        return self.between(self.stale)
+        return self.random.uniform(*self.stale)
+
+    def sees_outcome(self, folder: Path, until: float) -> bool:
+        return folder in self.concluded and self.concluded[folder][0] <= until
 
 
 class SimulatedHost(Host):
@@ -238,7 +239,7 @@ class Command:
         for job in self.schedule.ready():
             folder = job.folder(self.results)
             seen_until = self.world.time - self.world.delay()
-            if self.world.concluded.get(folder, math.inf) <= seen_until:
+            if self.world.sees_outcome(folder, seen_until):
                 self.schedule.finished(job, True)
             elif self.world.taken_at.get(folder, math.inf) > seen_until or not is_taken(folder, self.host):
                 return job
@@ -256,7 +257,7 @@ class Node:
         self.life, self.frozen_until = 0, 0.0
         world.start(self.repeat(kills, self.kill))
         world.start(self.repeat(freezes, self.freeze))
-        world.start(self.work(world.between((0, 60))), self)
+        world.start(self.work(world.random.uniform(0, 60)), self)
 
     def repeat(self, hours: float, do: Callable[[], None]) -> Iterator[float]:
         """Do something again and again, `hours` apart in the mean; never if 0."""
@@ -273,12 +274,12 @@ class Node:
         if job:
             self.world.tally["runs that were killed"] += 1
             self.world.after(NOTICE_SECONDS, lambda: self.command.schedule.put_back(job))
-        self.world.start(self.work(self.world.between(DOWN_SECONDS)), self)
+        self.world.start(self.work(self.world.random.uniform(*DOWN_SECONDS)), self)
 
     def freeze(self) -> None:
         """Do nothing for a while; then go on as if nothing had been."""
         self.world.tally["nodes frozen"] += 1
-        self.frozen_until = self.world.time + self.world.between(FROZEN_SECONDS)
+        self.frozen_until = self.world.time + self.world.random.uniform(*FROZEN_SECONDS)
 
     def work(self, seconds: float) -> Iterator[float]:
         """Do one job after another, the first one after a while."""
@@ -296,33 +297,28 @@ class Node:
     def do(self, job: Job) -> Iterator[float]:
         """Take the folder and go on with what is in it; begin again if another node has taken it over."""
         world, folder = self.world, job.folder(self.command.results)
-
-        def sees_outcome(delay: float) -> bool:
-            return world.concluded.get(folder, math.inf) <= world.time - delay
-
         lease = LateLease(folder, self.host)
-        while not sees_outcome(world.delay()):
+        while not world.sees_outcome(folder, world.time - world.delay()):
             if not lease.attempt():
                 world.tally["looks at a folder that another had"] += 1
                 yield LOOK_SECONDS
                 continue
-            if sees_outcome(world.delay() if world.harsh else 0.0):
+            if world.sees_outcome(folder, world.time - (world.delay() if world.harsh else 0.0)):
                 lease.release()
                 return
             world.tally["begun"] += 1
             run = SimulatedRun(job, folder, self.host.name)
             world.start(self.beat(lease), self)
             try:
-                yield world.between(STEP_SECONDS)
+                yield world.random.uniform(*STEP_SECONDS)
                 while run.step < STEPS:
                     lease.check()
                     run.take_step(world.time)
                     world.tally["steps"] += 1
-                    yield world.between(STEP_SECONDS)
+                    yield world.random.uniform(*STEP_SECONDS)
                 lease.check()
                 if run.conclude():
-                    world.concluded[folder] = world.time
-                    world.inodes[folder] = (folder / "outcome.json").stat().st_ino
+                    world.concluded[folder] = world.time, (folder / "outcome.json").stat().st_ino
                 else:
                     world.tally["second outcomes, refused"] += 1
             except LeaseLost:
@@ -377,7 +373,7 @@ def simulate(
         "steps that were taken again, %": 100 * (steps / STEPS * per_job - 1),
         WRONG[0]: sum(outcome is None for outcome in outcomes),
         WRONG[1]: sum(not is_sound(job, outcome, results) for job, outcome in zip(jobs, outcomes, strict=True)),
-        WRONG[2]: sum((folder / "outcome.json").stat().st_ino != inode for folder, inode in world.inodes.items()),
+        WRONG[2]: sum((f / "outcome.json").stat().st_ino != inode for f, (_, inode) in world.concluded.items()),
         **{f"operations of a run: {name}": number * per_job for name, number in sorted(operations.items())},
         "operations of a run: all": sum(operations.values()) * per_job,
         "files of a run": sum(len(list(folder.rglob("*"))) for folder in folders) * per_job,
@@ -420,19 +416,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="simulate-scale-", dir=options.folder) as folder:
         request, costs = make_plan(options.variants, options.seeds, Path(folder) / "results")
-        show(costs)
-        began = time.process_time()
-        happened = simulate(request, options.nodes, ahead=options.ahead, harsh=options.harsh)
-        show(happened | {"simulation: CPU s": time.process_time() - began})
-        began = time.process_time()
-        request.states()
-        show({"states of all cells, once: CPU s": time.process_time() - began})
+        with timed(costs, "simulation: CPU s"):
+            happened = simulate(request, options.nodes, ahead=options.ahead, harsh=options.harsh)
+        with timed(costs, "states of all cells, once: CPU s"):
+            request.states()
+    for name, value in (costs | happened).items():
+        print(f"{name:<56} {value:>12,.{0 if value == int(value) else 2}f}")
     return int(any(happened[name] for name in WRONG))
-
-
-def show(numbers: dict[str, float]) -> None:
-    for name, value in numbers.items():
-        print(f"{name:<56} {value:>12,.{0 if value == int(value) else 2}f}", flush=True)
 
 
 if __name__ == "__main__":

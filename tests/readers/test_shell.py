@@ -172,6 +172,8 @@ def test_nothing_is_run(tmp_path: Path) -> None:
         'x="' + "$(" * 5000,
         "x=$((" + "9*" * 5000 + "9))\nx=$((9**9**9**9))\nx=$((" + "(" * 300 + "1" + ")" * 300 + "))",
         "x0=1\n" + "".join(f"x{n + 1}=x{n}+x{n}\n" for n in range(60)) + "y=$((x60))",
+        "if x; then " * 30000 + "".join(f"a{n}=1;" for n in range(20000)) + "fi;" * 30000,
+        "for x in 1; do a=1; " * 20000 + "done;" * 20000,
         "a=1 b=2\n" * 2000 + "if x; then a=2; fi\n" * 2000,
     ],
 )  # fmt: skip

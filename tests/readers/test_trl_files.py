@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +198,22 @@ def test_an_expression_that_would_grow_is_open(expression: str, tmp_path: Path) 
     endless = "x0 = 1\n" + "".join(f"x{n + 1} = x{n} + x{n}\n" for n in range(60))
     endless += "def f(n):\n  return f(n)\na = b\nb = a\ny = {**y}\n"
     assert "seed" in given(tmp_path, "a.py", f"{endless}GRPOConfig(beta=0.1, seed={expression}, **y)").open
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(a):pass\n" * 10_000 + "f(1)\n" * 20_000,
+        "class C:\n  a=1\n" + "x.b=1\n" * 20_000 + f"y=[{'C.a,' * 20_000}]\nGRPOConfig(seed=y)",
+        "d={}\n" + "x.b=1\n" * 20_000 + f"GRPOConfig({'**d,' * 10_000})",
+        "GRPOConfig(seed=" + "-" * 5_000 + "1)",
+    ],
+)
+def test_python_without_end_is_read_soon(text: str, tmp_path: Path) -> None:
+    started = time.process_time()
+    with contextlib.suppress(RequestError):
+        given(tmp_path, "a.py", text)
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.parametrize(

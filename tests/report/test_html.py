@@ -8,9 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
-from report_results import write_study
+from report_results import whole_of, write_study
 
-from grpolab.paths import write_json_atomic
 from grpolab.report import html, page
 from grpolab.report.style import TEXT_WIDTH
 
@@ -52,8 +51,7 @@ def output(tmp_path_factory):
     factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"], "regime": ["healthy", "stressed"]}
     results = write_study(root, factors=factors, figures=["F1", "F2"])
     write_study(root, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, baseline="1", figures=["F2", "F13"])
-    whole = {"format": 1, "study": "both", "question": "Whole?", "figures": [], "cells": []}
-    write_json_atomic(results.plan("both"), whole | {"includes": ["clip_range", "num_iterations"]})
+    whole_of(results, "both", ["clip_range", "num_iterations"])
     page.write(results, "both")
     return results.output("both")
 

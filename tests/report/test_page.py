@@ -11,7 +11,7 @@ import shutil
 import numpy as np
 import pytest
 import report_results
-from report_results import rewrite, write_run, write_study
+from report_results import rewrite, whole_of, write_run, write_study
 
 from grpolab.cli import main
 from grpolab.doctor import CAUSES
@@ -37,7 +37,7 @@ def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("results")
     results = write_study(root, placebo=[["symmetric", "clip_higher"]])
     write_study(root, "num_iterations", {"mu": ["1", "2", "4"], "task": ["addition"]}, baseline="4", figures=["F18"])
-    write_collection(results, "both", ["clip_range", "num_iterations"])
+    whole_of(results, "both", ["clip_range", "num_iterations"])
     return results
 
 
@@ -46,11 +46,6 @@ def whole(results):
     """The report of the collection, and what was said while it was written."""
     said = []
     return page.write(results, "both", said.append), said
-
-
-def write_collection(results, name, includes):
-    whole = {"format": 1, "study": name, "question": "Whole?", "figures": [], "cells": []}
-    write_json_atomic(results.plan(name), whole | {"includes": includes})
 
 
 def edit_journal(results, signature, change):
@@ -121,7 +116,7 @@ def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_
     words = {"tested": "Without clipping, it ends lower.", "also": "clip_tuned.H6"}
     plain, said = (write_study(tmp_path / n, hypotheses=[claim | of], seeds=5) for n, of in (("a", {}), ("b", words)))
     write_study(tmp_path / "b", "clip_tuned", seeds=5)
-    write_collection(said, "both", ["clip_range", "clip_tuned"])
+    whole_of(said, "both", ["clip_range", "clip_tuned"])
     before, after, both = load(plain, "clip_range"), load(said, "clip_range"), load(said, "both")
     assert [c.verdict for c in claims.decide(before)] == [c.verdict for c in claims.decide(after)] != []
     screen = brief.screen(after, claims.decide(after))
@@ -156,7 +151,7 @@ def test_provenance_says_how_to_make_it_again(whole, tmp_path):
     write_study(tmp_path, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, seeds=2, baseline="1")
     path = next(other.runs.iterdir()) / "provenance.json"
     path.write_text(path.read_text().replace("c0ffee", "decaf"))
-    write_collection(other, "both", ["clip_range", "num_iterations"])
+    whole_of(other, "both", ["clip_range", "num_iterations"])
     text = page.write(other, "both").read_text()
     assert "commit c0ffee, decaf (**mixed: 2**)" in text
     assert "The runs are of 2 commits" in text
@@ -183,7 +178,7 @@ def test_without_a_name_it_is_the_study_that_is_here(tmp_path):
     results = write_study(tmp_path, factors=TWO_ARMS, seeds=1)
     assert default_study(results) == SWEEP_STUDY
     for name in (SWEEP_STUDY, REFERENCE_STUDY):  # the larger one before the other
-        write_collection(results, name, ["clip_range"])
+        whole_of(results, name, ["clip_range"])
         assert default_study(results) == name
     export_reference(results, SWEEP_STUDY)
     export_reference(results, REFERENCE_STUDY)
@@ -209,7 +204,7 @@ def weaken(results, arm, regime, to):
 def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("grpolab.run.tracking.synchronise", lambda *_: None)  # another's tests
     results = write_study(tmp_path, figures=["F1"])
-    write_collection(results, "both", ["clip_range"])
+    whole_of(results, "both", ["clip_range"])
     assert sentences.find_unmet(load(results, "clip_range")) == []
     text = page.write(results, "both").read_text()
     assert "precondition" not in text

@@ -151,7 +151,7 @@ def test_a_process_of_this_machine_is_seen_to_live_or_to_be_dead(folder: Path, m
 @pytest.mark.parametrize(
     ("key", "value", "taken"),
     [
-        ("process_start", -1.0, False),  # another process has its number now
+        ("process_start", -100.0, False),  # another process has its number now
         ("boot", "before", False),  # the machine was started again
         ("processes", "container", True),  # its process cannot be seen
         ("machine", "twin", True),  # another machine of that name

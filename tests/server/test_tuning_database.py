@@ -24,17 +24,22 @@ def project(tmp_path, monkeypatch):
 
 
 def test_a_killed_tuning_on_postgresql_finds_what_a_journal_finds(project, cluster, database, tmp_path):
+    def trials():
+        """Without their numbers: one that a killed command left is retried under another."""
+        return [{key: value for key, value in trial.items() if key != "number"} for trial in project.trials()]
+
     assert project.tune() == 0
-    straight = project.trials()
+    straight = trials()
     project.root, project.log, project.seconds = tmp_path / "killed", tmp_path / "killed.txt", 0.05
     for steps in (20, 60):
         command = project.start("--jobs=1", f"--storage={database}")
         wait_for(partial(project.far_enough, command, steps), PATIENCE)
         kill(command)
     assert project.tune(storage=database) == 0
-    assert project.trials() == straight
+    assert trials() == straight
     name = database.rpartition("/")[2]
-    assert cluster.query(f"select count(*) from {SCHEMA}.trials", name) == str(len(straight))
+    complete = cluster.query(f"select count(*) from {SCHEMA}.trials where state = 'COMPLETE'", name)
+    assert complete == str(len(straight))
     assert find_problem(database) is None, "MLflow's tables are beside it"
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _seeds(text: str) -> list[int]:
     """Parse seeds for argparse: `3` is 0, 1, 2; `3,4,5` is a list."""
-    from grpolab.sweep.schema import MOST_SEEDS
+    from grpolab.sweep.fields import MOST_SEEDS
 
     parts = text.rstrip(",").split(",")
     whole = all(part.isdecimal() and int(part) < 2**63 for part in parts)

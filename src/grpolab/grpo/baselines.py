@@ -46,7 +46,7 @@ def batch_std(scored: Scored, epsilon: float) -> Tensor:
 
 
 def within_groups(scored: Scored, baseline: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
-    """Apply a baseline within groups; that of equal rewards is their own value, however a mean of equals may round."""
+    """Apply a baseline to each group. If all its rewards are equal, it is exactly that reward: a mean could round."""
 
     def exact(rewards_PN: Tensor, *others_PN: Tensor) -> Tensor:
         if rewards_PN.shape[1] == 1:

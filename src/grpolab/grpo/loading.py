@@ -109,7 +109,7 @@ def _unsupported(setting: str, policy: Policy, reason: str) -> RequestError:
 def compile_updates(policy: Policy) -> Policy:
     """Return the policy with forward and backward pass of its updates compiled, once for trees of any size.
 
-    A first pass over an artificial tree decides the code, so that it does not depend on where a run was resumed.
+    A first pass over an artificial tree has torch compile the same code wherever a run is resumed.
     Raises RequestError where the model reads no prefix trees: nothing else is compiled.
     """
     if policy.break_even is None:

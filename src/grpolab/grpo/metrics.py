@@ -210,7 +210,7 @@ def histograms(update: UpdateTensors) -> dict[str, list[float]]:
 
 
 def _excess_counts(excess_N: Tensor) -> list[float]:
-    """Count: not out at all, by EXCESS_EDGES (a value on an edge falls below it: clipping is strict), the rest."""
+    """Count values up to 0, between EXCESS_EDGES, and above; one on an edge counts below it, as clipping is strict."""
     edges = torch.tensor((0.0, *vocabulary.EXCESS_EDGES), dtype=torch.double, device=excess_N.device)
     return torch.bincount(torch.bucketize(excess_N, edges), minlength=len(edges) + 1).tolist()
 

@@ -64,7 +64,7 @@ class Policy:
 
     @property
     def on_gpu(self) -> bool:
-        """True where reading a value back makes the program wait for the device."""
+        """True if the weights are on a GPU: reading a value back then makes the program wait for it."""
         return not next(iter(self._weights.values())).is_cpu
 
     @property

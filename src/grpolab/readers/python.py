@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from grpolab.readers.pairs import Open
 
-MOST_STEPS = 20_000  # of the evaluation of one file
+MOST_STEPS = 200_000  # of the evaluation of one file
 LARGEST = 1e15  # of a number
 # fmt: off
 OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
@@ -96,9 +96,11 @@ class Source:
             self._add_option(call)
         for keyword in [keyword for call in self.calls["set_defaults"] for keyword in call.keywords]:
             self.options[keyword.arg or ""].append(keyword.value)
-        for node in nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._add_parameters(node)
+        self.changed = {key for _, key, _ in self.changes}
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        times = Counter(function.name for function in functions)
+        for function in functions:
+            self._add_parameters(function, is_alone=times[function.name] == 1)
 
     def _change(self, target: ast.expr, source: str) -> None:
         """Note that an item or attribute is set."""
@@ -116,8 +118,8 @@ class Source:
         for name in [str(each.value) for each in call.args if isinstance(each, ast.Constant)]:
             self.options[name.lstrip("-").replace("-", "_")].append(told.get("default", implied))
 
-    def _add_parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Give a function's parameters what its calls in the file pass, or their defaults."""
+    def _add_parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef, is_alone: bool) -> None:
+        """Give a function's parameters what its calls pass, or their defaults; open where others share its name."""
         arguments = function.args
         places = [each for each in [*arguments.posonlyargs, *arguments.args] if each.arg not in ("self", "cls")]
         defaults = {**dict(zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))}
@@ -125,7 +127,8 @@ class Source:
         for at, parameter in enumerate([*places, *arguments.kwonlyargs]):
             name = parameter.arg
             self.parameters.add(name)
-            for call in self.calls[function.name] or [ast.Call(ast.Name(function.name), [], [])]:
+            self.assigned[name] += [] if is_alone else [None]
+            for call in (is_alone and self.calls[function.name]) or [ast.Call(ast.Name(function.name), [], [])]:
                 by_name = [each.value for each in call.keywords if each.arg in (name, None)]
                 value = next(iter(by_name or call.args[at : at + 1]), defaults.get(parameter))
                 if getattr(value, "id", "") != name:
@@ -172,7 +175,7 @@ class Source:
             case ast.Dict(keys=keys, values=values):
                 names = [str(key.value) if isinstance(key, ast.Constant) else None for key in keys]
                 return self.read_keywords(map(ast.keyword, names, values))
-            case ast.Attribute(value=owner, attr=key) if not any(changed == key for _, changed, _ in self.changes):
+            case ast.Attribute(value=owner, attr=key) if key not in self.changed:
                 self.is_default |= last_name(owner) not in self.fields
                 return self.evaluate_all(self._find_defaults(owner, key))
             case ast.Subscript(value=owner, slice=ast.Constant(value=key)):
@@ -202,6 +205,7 @@ class Source:
     def apply_changes(self, pairs: dict[str, Any], names: set[str]) -> dict[str, Any]:
         """Return the items of what has some names, those open that the file sets later."""
         made = dict(pairs)
+        self.steps += len(self.changes)
         for owner, key, source in self.changes:
             if key is None and owner in names | self.parameters:
                 made = {each: Open(source) for each in made} | {f"**{source}": Open(source)}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from grpolab.readers.pairs import Open
 from grpolab.readers.python import calculate
 
-MOST_SPENT = 1 << 22  # characters that are expanded
+MOST_SPENT = 1 << 22  # steps: characters that are expanded, and blocks that are looked through
 LONGEST_OPEN = 2000  # characters of an open part
 START, END = "\ue000", "\ue001"  # around the open parts of a value
 MARKS = re.compile(f"[{START}{END}]")
@@ -133,6 +133,7 @@ class _Script:
         """Yield the words of each command that is no assignment. Raises ScriptError where the script is not read on."""
         joint = ";"
         for words, operator in split_commands(text):
+            self.spend(len(self.blocks))
             if operator == ")" and self.blocks and self.blocks[-1][0] == "case":  # a pattern
                 continue
             while words and words[0] in KEYWORDS:
@@ -158,6 +159,7 @@ class _Script:
                 self.leave_open(COUNTED.findall(behind[0]) or behind[:1], " or ".join(behind[2:]))
         elif keyword in BRANCHES | ENDS and self.blocks:
             kind, before = self.blocks.pop()
+            self.spend(len(before))
             for name, elements in before.items():
                 behind_it, self.variables[name] = self.variables[name], elements
                 self.set(name, merge(elements, behind_it))
@@ -170,6 +172,7 @@ class _Script:
 
     def find(self, name: str) -> list[str] | None:
         """Return a variable's elements, None where it has none; in a function only what is set there is known."""
+        self.spend(len(self.blocks))
         inside = [*itertools.dropwhile(lambda block: block[0] != "{", self.blocks)]
         is_open = inside and not any(name in before for _, before in inside)
         return [mark(f"${name}")] if is_open else self.variables.get(name)
@@ -214,7 +217,7 @@ class _Script:
     # Values.
 
     def spend(self, count: int) -> None:
-        """Count what is expanded. Raises ScriptError where it is too much."""
+        """Count steps. Raises ScriptError where they are too many."""
         self.spent += count
         if self.spent > MOST_SPENT:
             raise ScriptError("it is too long, or its variables become too large")

@@ -70,8 +70,9 @@ class RunFolder(TrainerCallback):
             self._journal = Journal(journal, _bytes_before(journal, state.global_step))
             self._timing = Journal(folder / "timing.jsonl", sys.maxsize if state.global_step else 0)
             settings = {ours: getattr(args, theirs) for theirs, ours in SETTINGS.items() if hasattr(args, theirs)}
-            settings |= {"num_minibatches": _minibatches(args), "model.path": model}
-            write_text_atomic(folder / "settings.yaml", yaml.safe_dump(_nested(settings), sort_keys=False))
+            settings |= {"num_minibatches": _minibatches(args)}
+            settings = {key: _as_written(value) for key, value in settings.items()} | {"model": {"path": model}}
+            write_text_atomic(folder / "settings.yaml", yaml.safe_dump(settings, sort_keys=False))
             framework = {"name": "trl", "version": _version(), "arguments": options}
             write_json_atomic(folder / "provenance.json", {**of_program(), "framework": framework, "name": self.name})
             self._beat = Heartbeat(folder, _rollout_step(args, state.max_steps) + 1)
@@ -166,15 +167,9 @@ def _bytes_before(journal: Path, optimizer_step: int) -> int:
     return sum(len(line(row)) for row in Tail(journal).read() if row["optimizer_step"] < optimizer_step)
 
 
-def _nested(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as YAML has them: `model.path` as a mapping, and what is no plain value as text."""
-    nested: dict[str, Any] = {}
-    for key, value in settings.items():
-        group, _, name = key.rpartition(".")
-        is_plain = value is None or type(value) in (bool, int, float, str)
-        place = nested.setdefault(group, {}) if group else nested
-        place[name] = value if is_plain else str(getattr(value, "value", value))
-    return nested
+def _as_written(value: Any) -> Any:
+    """Return a setting as YAML has it: what is no plain value as text."""
+    return value if value is None or type(value) in (bool, int, float, str) else str(getattr(value, "value", value))
 
 
 def _version() -> str | None:

@@ -55,7 +55,7 @@ class Host:
         self._clock, self._looked = 0.0, -math.inf
 
     def holder(self) -> dict[str, Any]:
-        """Describe this process as a lease names it."""
+        """Return what a lease of this process says: a token, the machine, the process and when it started."""
         holder = {"token": uuid.uuid4().hex, **_machine(), "pid": os.getpid()}
         holder["process_start"] = _start_time(psutil.Process())
         return holder | ({"session": self.session} if self.session else {})

@@ -36,7 +36,7 @@ PATIENCE = timedelta(days=1)  # the others wait while the first scores or writes
 
 @contextmanager
 def start_processes(settings: Resolved, results: Results) -> Iterator[Processes]:
-    """Start the other processes of a run, and yield all of them to its first one; they end with it."""
+    """Start the run's other processes, and yield the group of all to the first one; the others end with it."""
     from grpolab.grpo.processes import LostProcess
 
     command, size = [*PYTHON, "-m", __name__], settings.data_parallel or 1

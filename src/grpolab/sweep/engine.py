@@ -131,7 +131,7 @@ class Engine(ABC):
             self.listener.note(f"{self.schedule.waiting} left, which another command runs: waiting for their outcomes")
 
     def handle_death(self, job: Job, death: Death, step: int) -> None:
-        """Try a job whose worker died again, or record its failure."""
+        """Try a job again after its worker's death, or record its failure."""
         if is_elsewhere := job.is_taken(self.results):  # the worker only waited for another process that does the job
             self.schedule.put_back(job)
         if is_elsewhere or (death.again and self.schedule.retry(job, self.attempts)):

@@ -30,8 +30,9 @@ from grpolab.settings.run import RunSettings
 from grpolab.settings.task import task_title
 from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, key_of
+from grpolab.sweep.fields import Factors, unknown
 from grpolab.sweep.registration import find_registrations, hypothesis_texts
-from grpolab.sweep.schema import Factors, sentences, show, unknown
+from grpolab.sweep.schema import sentences, show
 from grpolab.sweep.study import Collection, Levels, Study, load, unequal_budgets, variant_name
 from grpolab.sweep.tuning.settings import shared_seeds
 
@@ -133,7 +134,7 @@ class Plan:
 
     @property
     def registered(self) -> dict[str, dict[str, Any]]:
-        """The registration of each hypothesis that is registered as it stands in this plan."""
+        """The registration of each hypothesis that is registered with the text that it has in this plan."""
         return find_registrations(self.study.name, self.hypotheses)
 
     def with_seeds(self, seeds_of: Mapping[str, Sequence[int]]) -> Plan:

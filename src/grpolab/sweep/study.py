@@ -22,7 +22,7 @@ from grpolab.meanings import METRICS
 from grpolab.quantities import GAINS, LABELS, QUANTITIES, Thresholds
 from grpolab.settings.run import RunSettings
 from grpolab.study_names import study_file, within_project
-from grpolab.sweep.schema import (
+from grpolab.sweep.fields import (
     MOST_VARIANTS,
     NAME,
     Different,
@@ -33,11 +33,11 @@ from grpolab.sweep.schema import (
     Part,
     Seeds,
     StudyName,
-    different,
-    sentences,
+    check_different,
     unknown,
     unknown_levels,
 )
+from grpolab.sweep.schema import sentences
 from grpolab.sweep.tuning.settings import Tuning, named_tunings, with_tuned_values
 from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, LOOKS
 
@@ -244,7 +244,7 @@ def load(name: str) -> Study | Collection:
 def _with_text_keys(node: Any) -> Any:
     """Turn keys like `1:` and `8:` into text. Raises ValueError if two become equal."""
     if isinstance(node, dict):
-        different([str(key) for key in node])
+        check_different([str(key) for key in node])
         return {str(key): _with_text_keys(item) for key, item in node.items()}
     return [_with_text_keys(item) for item in node] if isinstance(node, list) else node
 

@@ -59,41 +59,32 @@ NO_ASSESSMENT: Record = {"metrics": {}, "tags": {}}
 
 @dataclass(frozen=True)
 class CellRun:
-    """A cell's run in its folder, and what report and doctor wrote about it: metrics and tags."""
+    """A cell's run as MLflow must show it, but for its course."""
 
-    plan: Record
-    cell: Record
+    name: str
     folder: Path
     outcome: Record | None
     status: str  # MLflow's word
-    assessed: Record
-
-    def tags(self) -> dict[str, str]:
-        """Return those of the vocabulary but the outcome, and one for each factor (`factor.task` if that is taken)."""
-        cell, levels = self.cell, self.cell["levels"]
-        tags = {f"factor.{name}" if name in TAGS else name: level for name, level in levels.items()}
-        tags |= {name: str(cell[name]) for name in ("variant", "seed", "signature")}
-        tags["study"] = self.plan["study"]
-        tags["arm"] = str(levels.get(self.plan["compare"], cell["variant"]))
-        tags["task"] = str(cell.get("task_title") or cell["settings"]["task"])
-        return tags | self.assessed["tags"]
-
-    def note(self) -> str:
-        """Return how the run ended, in Markdown."""
-        outcome = self.outcome or {"outcome": "not finished"}
-        error = f"```\n{outcome['error'][-MAX_TEXT:]}\n```" if outcome.get("error") else None
-        return "\n\n".join(filter(None, [outcome["outcome"], outcome.get("reason"), error]))
+    tags: dict[str, str]
+    metrics: dict[str, float]  # numbers of report and doctor
 
 
 def read_cell(results: Results, plan: Record, cell: Record, assessment: dict[str, Record]) -> CellRun:
-    """Read how a cell's run stands. Raises Damaged."""
-    folder = results.run(cell["signature"])
+    """Read how a cell's run stands. Raises Damaged.
+
+    Its tags are those of the vocabulary but the outcome, and one for each factor (`factor.task` if that is taken).
+    """
+    folder, levels = results.run(cell["signature"]), cell["levels"]
     outcome = read_outcome(folder)
     status = "RUNNING" if outcome is None and is_taken(folder) else "KILLED"
     if outcome:
         status = "FINISHED" if is_final(outcome) else "FAILED"  # one that diverged has finished: it is a result
     assessed = assessment.get(cell["signature"], NO_ASSESSMENT) if is_final(outcome) else NO_ASSESSMENT
-    return CellRun(plan, cell, folder, outcome, status, assessed)
+    tags = {f"factor.{name}" if name in TAGS else name: level for name, level in levels.items()}
+    tags |= {name: str(cell[name]) for name in ("variant", "seed", "signature")}
+    tags |= {"study": plan["study"], "arm": str(levels.get(plan["compare"], cell["variant"]))}
+    tags |= {"task": str(cell.get("task_title") or cell["settings"]["task"]), **assessed["tags"]}
+    return CellRun(run_name(cell), folder, outcome, status, tags, assessed["metrics"])
 
 
 def run_name(cell: Record) -> str:
@@ -252,10 +243,10 @@ def _summarise(client: MlflowClient, experiment_id: str, plan: Record, results: 
 
 def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run: Run | None) -> None:
     """Make a cell's run in MLflow equal to its folder, and to what report and doctor said about it."""
-    folder, outcome, status = cell_run.folder, cell_run.outcome, cell_run.status
-    name, ending = run_name(cell_run.cell), (outcome or {}).get("outcome")
-    source = {"mlflow.source.name": f"grpolab, study {cell_run.plan['study']}", "mlflow.user": getpass.getuser()}
-    tags = cell_run.tags() | source | {"mlflow.runName": name, NOTE: cell_run.note()}
+    name, folder, outcome, status = cell_run.name, cell_run.folder, cell_run.outcome, cell_run.status
+    ending = outcome["outcome"] if outcome else None
+    tags = cell_run.tags | {"mlflow.runName": name, "mlflow.user": getpass.getuser(), NOTE: _describe(outcome)}
+    tags["mlflow.source.name"] = f"grpolab, study {tags['study']}"
     is_same = run is not None and (run.info.status, run.data.tags.get("outcome")) == (status, ending)
     course, sent = Course({}, 0, 0), -1
     if not is_same or status != "FINISHED":  # else it is complete, its artefacts too
@@ -265,8 +256,8 @@ def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run
         sent = max((point.step for point in client.get_metric_history(run.info.run_id, STEP_MARK)), default=-1)
     assert run
     run_id, step, now = run.info.run_id, int((outcome or {}).get("rollout_steps") or 0), round(1000 * time.time())
-    numbers = cell_run.assessed["metrics"].items()
-    metrics = [Metric(key, value, now, step) for key, value in numbers if run.data.metrics.get(key) != value]
+    new_numbers = cell_run.metrics.items() - run.data.metrics.items()
+    metrics = [Metric(key, value, now, step) for key, value in new_numbers]
     for step, points in sorted(course.points.items()):  # those of one rollout step are in one batch
         if step > sent:
             if metrics and len(metrics) + len(points) > MAX_POINTS:
@@ -293,6 +284,14 @@ def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run
         client.update_run(run_id, status)
     elif status != run.info.status:
         client.set_terminated(run_id, status, course.end)
+
+
+def _describe(outcome: Record | None) -> str:
+    """Say how a run ended, in Markdown."""
+    if outcome is None:
+        return "not finished"
+    error = f"```\n{outcome['error'][-MAX_TEXT:]}\n```" if outcome.get("error") else None
+    return "\n\n".join(filter(None, [outcome["outcome"], outcome.get("reason"), error]))
 
 
 def _log_files(client: MlflowClient, run_id: str, folder: Path, task: str) -> None:

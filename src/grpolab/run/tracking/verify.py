@@ -108,10 +108,10 @@ def _compare_study(results: Results, store: Store, plan: Record) -> Comparison:
 def _compare_run(store: Store, run: Run, cell_run: mirror.CellRun) -> Iterator[str]:
     """Compare status, tags, last values, the number of rollout steps and the journal of a run with its folder."""
     folder, outcome, client = cell_run.folder, cell_run.outcome, store.client
-    tags = cell_run.tags() | ({"outcome": outcome["outcome"]} if outcome else {})
+    tags = cell_run.tags | ({"outcome": outcome["outcome"]} if outcome else {})
     points = [point for step in mirror.read_course(folder, outcome).points.values() for point in step]
     values = {point.key: point.value for point in sorted(points, key=lambda point: point.step)}
-    values |= cell_run.assessed["metrics"]
+    values |= cell_run.metrics
     steps = client.get_metric_history(run.info.run_id, mirror.STEP_MARK)
     pairs: dict[str, tuple[object, object]] = {"the status": (run.info.status, cell_run.status)}
     pairs |= {f"the tag {name}": (run.data.tags.get(name), value) for name, value in tags.items()}

@@ -16,7 +16,8 @@ from grpolab.paths import project_root
 from grpolab.quantities import QUANTITIES
 from grpolab.settings import Count, Natural, Seed
 from grpolab.study_names import available
-from grpolab.sweep.schema import MOST_SEEDS, Different, Level, Overrides, Part, sentences, unknown
+from grpolab.sweep.fields import MOST_SEEDS, Different, Level, Overrides, Part, unknown
+from grpolab.sweep.schema import sentences
 
 Scalar = bool | int | float | str | None
 Space = dict[str, "TunedKey"]
