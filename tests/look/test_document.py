@@ -144,6 +144,20 @@ def test_no_text_becomes_markup(tmp_path: Path) -> None:
     assert elements.count("</script>") == 2
 
 
+def test_a_run_leads_to_its_page_in_mlflow(tmp_path: Path) -> None:
+    results = write_study(tmp_path, seeds=1)
+    run, file = cells_of(results)[0]["signature"], results.mlflow_runs("clip_range")
+    pages = "http://127.0.0.1:5000/#/experiments/1/runs"
+    for places, link in (
+        ({"pages": pages, "runs": {run: "ab12"}}, f"{pages}/ab12"),
+        ({"pages": "javascript:alert(1)//http://", "runs": {run: "ab12"}}, ""),
+        ({"pages": pages, "runs": {run: 3}}, ""),
+        ([], ""),
+    ):
+        file.write_text(json.dumps(places))
+        assert next(one for one in page_of(results)["runs"] if one["signature"] == run)["mlflow"] == link
+
+
 def test_a_run_that_trains_is_shown_so_far_and_one_that_is_damaged_is_named(tmp_path: Path) -> None:
     results = write_study(tmp_path)
     first, second, third, *_ = (results.run(cell["signature"]) for cell in cells_of(results))

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -29,6 +32,7 @@ from grpolab.report.journals import column, largest, read_samples
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import is_share, stability_table
 from grpolab.report.style import arm_styles
+from grpolab.run_files import EACH, check_shape, read_object
 from grpolab.vocabulary import MISSING
 
 FORMAT = 1
@@ -153,7 +157,7 @@ def _runs(
     of_run = {signature: of for signature, *of in curves.of_runs(study, k, known)}
     labels = {run.run: run for run in examined(study, causes)}
     scores = stability_table(study).set_index(study.done["signature"])
-    settings = _settings_that_differ(study)
+    settings, links = _settings_that_differ(study), _mlflow_links(study)
     for cell in study.cells[study.cells["outcome"] != MISSING].itertuples():
         signature = cell.signature
         if signature in known:
@@ -167,6 +171,7 @@ def _runs(
             "steps": _number(getattr(cell, "rollout_steps", None)),
             "seconds": _number(getattr(cell, "seconds", None)),
             "folder": f"../../runs/{signature}" if folder else "",
+            "mlflow": links.get(signature, ""),
             "settings": settings.get(signature, {}),
             "findings": [
                 {key: getattr(finding, key) for key in ("confidence", "cause", "says", "evidence", "remedy")}
@@ -179,6 +184,16 @@ def _runs(
             row, best = scores.loc[signature], largest(column(study.of_cell("evaluations", cell), study.metric))
             run["score"] = [row["start"], best, row["final_score"]]
         yield run
+
+
+def _mlflow_links(study: StudyRuns) -> dict[str, str]:
+    """Return the address of each run in MLflow's pages, as the tracking store's mirror left them; none if damaged."""
+    with suppress(Damaged):
+        if places := read_object(study.results.mlflow_runs(study.name)):
+            check_shape(places, {"pages": str, "runs": {EACH: str}}, study.results.mlflow_runs(study.name))
+            if re.fullmatch(r"https?://[^\s/]+[^\s]*", places["pages"]):
+                return {name: f"{places['pages']}/{quote(run)}" for name, run in places["runs"].items()}
+    return {}
 
 
 def _settings_that_differ(study: StudyRuns) -> dict[str, dict[str, str]]:
