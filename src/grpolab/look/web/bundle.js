@@ -851,7 +851,7 @@ function plotOf(picture, panel, size, onZoom) {
     const stroke = armColour(arm.colour);
     if (band) {
       for (const edge of [band.high, band.low]) add(band.x, edge, { stroke: "transparent", width: 0 });
-      bands.push({ series: [series.length - 2, series.length - 1], fill: `${stroke}24` });
+      bands.push({ series: [series.length - 2, series.length - 1], fill: stroke + (panel.arms.length > 4 ? "18" : "24") });
     }
     const look = band ? { width: 1.8, dash: arm.dash } : { width: 1.1, alpha: 0.7 };
     add(x, y, { stroke, ...look, points: { show: x.length < 3, size: 5 } });
@@ -1461,8 +1461,10 @@ function groupOf({ name, prompt, completions }, g, by, most) {
   );
   const wide = completions.some(({ tokens }) => tokens.length > 40) ? "100%" : "270px"; // short ones stand side by side
   const list = element("ol", { style: `--wide: ${wide}` }, ...items);
+  const clips = completions.flatMap(({ tokens }) => tokens.map(({ clip }) => clip));
+  const counts = ["^", "v"].map((side) => `${clips.filter((clip) => clip === side).length} ${SIDES[side]}`);
   const head = element("p", { class: "prompt" }, prompt ?? NOT_KEPT);
-  return element("section", { class: "group" }, element("h3", {}, name), head, list, element("div", { class: "behind" }, ...tables));
+  return element("section", { class: "group" }, element("h3", {}, name, soft(` ${number(clips.length)} tokens: ${counts.join(", ")}`)), head, list, element("div", { class: "behind" }, ...tables));
 }
 
 /** The legend of a colour. @param {string} by @param {number} most */
@@ -1578,6 +1580,7 @@ function drawEvidence(sweep, claim) {
 
 const MOST = 300; // rows at first
 const HEAD = ["study", "arm", "facet", "seed", "outcome", "start", "best", "final", "steps", "seconds", "findings"];
+const NUMBERS = ["seed", "start", "best", "final", "steps", "seconds"];
 
 /** @typedef {{run: Run | null, arm: Arm, cells: (string | number)[], text: string}} Row */
 
@@ -1591,7 +1594,7 @@ function runsView(root, app) {
   const [detail, body] = [element("div"), element("tbody")];
   // A column goes up, then down, then back to the order of the study.
   const sort = (/** @type {string} */ name) => ({ [name]: `-${name}`, [`-${name}`]: "" })[app.state.sort] ?? name;
-  const heads = HEAD.map((name) => element("th", {}, button(name, () => go({ sort: sort(name) }))));
+  const heads = HEAD.map((name) => element("th", { class: NUMBERS.includes(name) && "number" }, button(name, () => go({ sort: sort(name) }))));
   const more = button("", () => show(rows.length));
   const filter = element("label", { class: "control" }, element("span", {}, "filter"), find);
   root.append(
@@ -1620,7 +1623,7 @@ function runsView(root, app) {
       if (asked !== listed) {
         listed = asked;
         rows = rowsOfRuns(sweep, state);
-        count.textContent = `${rows.length} runs`;
+        count.textContent = `${rows.length} cells`;
         show(MOST);
       }
       if (!open || opened !== state.run) {
