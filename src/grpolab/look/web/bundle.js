@@ -584,14 +584,14 @@ function showTip(u, tip, picture, panel, reach) {
   const at = longest[first];
   const rows = panel.arms.flatMap(({ name, colour, mean }) => {
     const i = nearest(mean.x, at, reach);
-    return i === null ? [] : [{ name, colour, y: mean.y[i], half: (mean.high[i] - mean.low[i]) / 2, n: mean.n[i] }];
+    return i === null ? [] : [{ name, colour, y: mean.y[i], ends: [mean.low[i], mean.high[i]], n: mean.n[i] }];
   });
   const body = rows
     .sort((a, b) => b.y - a.y)
-    .map(({ name, colour, y, half, n }) => {
+    .map(({ name, colour, y, ends, n }) => {
       const dot = element("i", { style: `background: ${armColour(colour)}` });
-      const width = Number.isFinite(half) && picture.reference !== 1 ? `±${number(half, 2)}` : ""; // of factors the sides differ
-      const cells = [number(y, 4), width, `n ${n}`].map((text) => element("td", {}, text));
+      const interval = Number.isFinite(ends[0]) ? `[${ends.map((end) => number(end, 2)).join(", ")}]` : "";
+      const cells = [number(y, 4), interval, `n ${n}`].map((text) => element("td", {}, text));
       return element("tr", {}, element("th", {}, dot, name), ...cells);
     });
   const seed = picture.seeds && u.cursor.event ? nearestSeed(u, panel, at, reach) : "";
@@ -1464,7 +1464,8 @@ function groupOf({ name, prompt, completions }, g, by, most) {
   const clips = completions.flatMap(({ tokens }) => tokens.map(({ clip }) => clip));
   const counts = ["^", "v"].map((side) => `${clips.filter((clip) => clip === side).length} ${SIDES[side]}`);
   const head = element("p", { class: "prompt" }, prompt ?? NOT_KEPT);
-  return element("section", { class: "group" }, element("h3", {}, name, soft(` ${number(clips.length)} tokens: ${counts.join(", ")}`)), head, list, element("div", { class: "behind" }, ...tables));
+  const title = element("h3", {}, name, soft(` ${number(clips.length)} tokens: ${counts.join(", ")}`));
+  return element("section", { class: "group" }, title, head, list, element("div", { class: "behind" }, ...tables));
 }
 
 /** The legend of a colour. @param {string} by @param {number} most */

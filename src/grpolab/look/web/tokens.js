@@ -165,7 +165,8 @@ function groupOf({ name, prompt, completions }, g, by, most) {
   const clips = completions.flatMap(({ tokens }) => tokens.map(({ clip }) => clip));
   const counts = ["^", "v"].map((side) => `${clips.filter((clip) => clip === side).length} ${SIDES[side]}`);
   const head = element("p", { class: "prompt" }, prompt ?? NOT_KEPT);
-  return element("section", { class: "group" }, element("h3", {}, name, soft(` ${number(clips.length)} tokens: ${counts.join(", ")}`)), head, list, element("div", { class: "behind" }, ...tables));
+  const title = element("h3", {}, name, soft(` ${number(clips.length)} tokens: ${counts.join(", ")}`));
+  return element("section", { class: "group" }, title, head, list, element("div", { class: "behind" }, ...tables));
 }
 
 /** The legend of a colour. @param {string} by @param {number} most */
