@@ -106,7 +106,7 @@ function plotOf(picture, panel, size, onZoom) {
   };
   for (const { arm, x, y, band } of lines) {
     const stroke = armColour(arm.colour);
-    if (band) {
+    if (band && !arm.plain) {
       for (const edge of [band.high, band.low]) add(band.x, edge, { stroke: "transparent", width: 0 });
       bands.push({ series: [series.length - 2, series.length - 1], fill: stroke + (panel.arms.length > 4 ? "18" : "24") });
     }
