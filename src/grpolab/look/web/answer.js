@@ -40,7 +40,7 @@ export function answerView(root, app) {
       studies.set(asked.includes(state.study) ? state.study : "");
       unit.set(state.unit);
       const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.claim : undefined;
-      const verdicts = Array.from(groupBy(shown(), (claim) => claim.verdict));
+      const verdicts = Array.from(groupBy(shown(), (claim) => claim.verdict)).sort((a, b) => b[1].length - a[1].length);
       count.replaceChildren(
         ...verdicts.map(([verdict, claims]) => element("span", {}, icon(verdict, "confirmatory"), `${claims.length} ${verdict}`)),
         element("span", {}, icon("inconclusive", "exploratory"), "hollow: exploratory"),
@@ -77,13 +77,14 @@ export function groupsOf(sweep, claims, own) {
     const unit = !own ? "margins" : effect ? quantityOf(sweep, claim).name : "";
     return { claim, effect, unit, text: effect ? `${middle} [${low}, ${high}]` : claim.size };
   });
-  return Array.from(groupBy(rows, ({ claim, unit }) => (own ? unit : claim.study)).values(), (members) => {
+  const groups = Array.from(groupBy(rows, ({ claim, unit }) => (own ? unit : claim.study)).values(), (members) => {
     const { claim, unit } = members[0];
     const question = own ? "" : sweep.studies.find((one) => one.name === claim.study)?.question ?? "";
     const ends = members.flatMap(({ effect }) => (effect ? [effect.low, effect.high, effect.margin, -effect.margin] : []));
     const title = own ? unit || "counts and trends" : claim.study;
     return { title, question, unit, scale: own ? ownScale(ends, claim.log) : marginScale(), factor: own && claim.log, rows: members };
   });
+  return own ? groups.sort((a, b) => Number(!a.unit) - Number(!b.unit) || b.rows.length - a.rows.length) : groups;
 }
 
 function rowsOfForest(/** @type {Group[]} */ groups) {
@@ -105,7 +106,7 @@ function sectionOf(app, { title, question, unit, scale, rows }) {
   const parts = rows.flatMap(({ claim, effect, text }) => {
     const [name, open] = [nameOf(claim), state.claim === nameOf(claim)];
     const onclick = () => go({ claim: open ? "" : name }, !open);
-    const button = element(
+    const row = element(
       "button",
       { type: "button", class: "claim", "data-claim": name, "aria-expanded": String(open), onclick },
       icon(claim.verdict, claim.label),
@@ -114,7 +115,7 @@ function sectionOf(app, { title, question, unit, scale, rows }) {
       element("span", { class: effect ? "value" : "value words", title: text }, text),
       element("span", { class: "verdict", style: `color: ${verdictLook(claim.verdict).colour}` }, claim.verdict),
     );
-    return open ? [button, evidenceOf(app, claim)] : [button];
+    return open ? [row, evidenceOf(app, claim)] : [row];
   });
   const foot = hasScale && element("p", { class: "scale" }, `in ${unit}; grey: too small to matter`);
   return element("section", {}, element("header", {}, element("h2", {}, title), element("p", {}, question), axis), ...parts, foot);
@@ -139,7 +140,8 @@ function evidenceOf({ sweep, go }, claim) {
     ["source", claim.source],
     ["registered", claim.registered],
   ].flatMap(([name, value]) => (value ? [element("dt", {}, name), element("dd", {}, value)] : []));
-  const [head, ...rows] = differencesOf(claim).map((row) => row.map((value) => (typeof value === "number" ? number(value, 4) : value)));
+  const texts = (/** @type {(string | number)[]} */ row) => row.map((value, i) => (typeof value === "string" || i === 1 ? value : number(value, 4)));
+  const [head, ...rows] = differencesOf(claim).map(texts);
   const dots = claim.tasks.length
     ? [element("div", { class: "dots" }, drawDots(sweep, claim)), element("div", { class: "behind" }, table("difference of each seed", head, rows))]
     : [element("p", { class: "soft" }, "A count or a trend: there is no difference of each seed to show.")];

@@ -584,14 +584,14 @@ function showTip(u, tip, picture, panel, reach) {
   const at = longest[first];
   const rows = panel.arms.flatMap(({ name, colour, mean }) => {
     const i = nearest(mean.x, at, reach);
-    return i === null ? [] : [{ name, colour, y: mean.y[i], half: (mean.high[i] - mean.low[i]) / 2, n: mean.n[i] }];
+    return i === null ? [] : [{ name, colour, y: mean.y[i], ends: [mean.low[i], mean.high[i]], n: mean.n[i] }];
   });
   const body = rows
     .sort((a, b) => b.y - a.y)
-    .map(({ name, colour, y, half, n }) => {
+    .map(({ name, colour, y, ends, n }) => {
       const dot = element("i", { style: `background: ${armColour(colour)}` });
-      const width = Number.isFinite(half) && picture.reference !== 1 ? `±${number(half, 2)}` : ""; // of factors the sides differ
-      const cells = [number(y, 4), width, `n ${n}`].map((text) => element("td", {}, text));
+      const interval = Number.isFinite(ends[0]) ? `[${ends.map((end) => number(end, 2)).join(", ")}]` : "";
+      const cells = [number(y, 4), interval, `n ${n}`].map((text) => element("td", {}, text));
       return element("tr", {}, element("th", {}, dot, name), ...cells);
     });
   const seed = picture.seeds && u.cursor.event ? nearestSeed(u, panel, at, reach) : "";
@@ -639,6 +639,7 @@ function pictureOf(sweep, study, state) {
     const own = runsOf(sweep, study, arm, facet).flatMap(({ run, seed }) => traceOf(run, metric, x, seed, peaks) ?? []);
     return smooth(own, parts, state.log);
   };
+  const many = study.arms.filter(({ name }) => !state.off.includes(name)).length > 6;
   const panels = study.facets.flatMap((title, facet) => {
     if (state.facet && state.facet !== title) return [];
     const others = difference ? traces(to, facet) : [];
@@ -649,7 +650,7 @@ function pictureOf(sweep, study, state) {
       // A mean of fewer than half of the seeds would depend on which are left. Evaluations are carried forward.
       const fewest = kind === "evaluation" ? 1 : mine.length / 2;
       const how = { t95: sweep.t95, log: state.log, share: share && !difference, fewest };
-      return mine.length ? [{ ...arm, mean: average(mine, how), traces: lines }] : [];
+      return mine.length ? [{ ...arm, mean: average(mine, how), traces: lines, plain: many && index !== to }] : [];
     });
     return [{ title, row: rowOf(study, title), arms }];
   });
@@ -657,7 +658,7 @@ function pictureOf(sweep, study, state) {
   const names = {
     title: difference ? `${metric}: ${word} to ${study.arms[to].name}, paired by seed` : metric,
     y: (difference ? `${word} of ${metric}` : metric) + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
-    note: noteOf(sweep, state, { of_step: ofStep, kind }),
+    note: noteOf(sweep, state, { of_step: ofStep, kind }) + (many ? " Of so many arms only the baseline's band is shown." : ""),
   };
   return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null };
 }
@@ -711,8 +712,8 @@ function xRange(picture, row) {
 /** Return the two ends of the y axis of a row of panels. @param {Picture} picture @param {string} row */
 function yRange(picture, row) {
   const lines = picture.panels.filter((panel) => panel.row === row).flatMap((panel) => linesOf(picture, panel));
-  const shown = lines.flatMap(({ x, y, band }) => {
-    const edges = band ? [band.low, band.high].map((edge) => wellFounded(edge, band)) : [];
+  const shown = lines.flatMap(({ arm, x, y, band }) => {
+    const edges = band && !arm.plain ? [band.low, band.high].map((edge) => wellFounded(edge, band)) : [];
     return [y, ...edges].map((values) => ({ x, values }));
   });
   const start = Float64Array.of(xRange(picture, row)[0]);
@@ -727,7 +728,7 @@ const wellFounded = (edge, band) => edge.map((value, i) => (band.n[i] > 2 ? valu
 function columnsOf({ panels }, width) {
   const fit = Math.floor((width + GAP) / (250 + GAP));
   const longest = Math.max(1, ...panels.map((panel) => panels.filter((other) => other.row === panel.row).length));
-  return Math.max(1, Math.min(panels.length, fit, longest === 1 ? 3 : longest));
+  return Math.max(1, Math.min(panels.length, fit, longest > 1 ? longest : panels.length === 4 ? 2 : 3));
 }
 
 /** Return what is seen as rows of a table, its head first. @param {Picture} picture @returns {(string | number)[][]} */
@@ -849,9 +850,9 @@ function plotOf(picture, panel, size, onZoom) {
   };
   for (const { arm, x, y, band } of lines) {
     const stroke = armColour(arm.colour);
-    if (band) {
+    if (band && !arm.plain) {
       for (const edge of [band.high, band.low]) add(band.x, edge, { stroke: "transparent", width: 0 });
-      bands.push({ series: [series.length - 2, series.length - 1], fill: `${stroke}24` });
+      bands.push({ series: [series.length - 2, series.length - 1], fill: stroke + (panel.arms.length > 4 ? "18" : "24") });
     }
     const look = band ? { width: 1.8, dash: arm.dash } : { width: 1.1, alpha: 0.7 };
     add(x, y, { stroke, ...look, points: { show: x.length < 3, size: 5 } });
@@ -985,7 +986,7 @@ function drawPanel(picture, panel, id) {
   if (picture.reference !== null) line(`M${LEFT} ${toY(picture.reference)}H${right}`, ink("soft"));
   const lines = shape("g", { "clip-path": `url(#${id})` });
   for (const { arm, x, y, band } of linesOf(picture, panel)) {
-    const edge = band ? [...points(x, band.high), ...points(x, band.low).reverse()] : [];
+    const edge = band && !arm.plain ? [...points(x, band.high), ...points(x, band.low).reverse()] : [];
     if (edge.length) lines.append(shape("path", { d: `M${edge.join("L")}Z`, fill: armColour(arm.colour), "fill-opacity": 0.14 }));
     lines.append(shape("path", { d: `M${points(x, y).join("L")}`, ...strokeOf(arm), "stroke-opacity": band ? 1 : 0.6 }));
   }
@@ -1059,7 +1060,8 @@ function curvesView(root, app) {
       heading.replaceChildren(element("b", {}, picture.title), unitOf({ unit: picture.reference === 1 ? "" : unit }), soft(meaning));
       showLegend(legend, current, state, press);
       charts.draw(picture);
-      note.textContent = `x: ${picture.x}. ${picture.note}`;
+      const none = picture.panels.every(({ arms }) => !arms.length) && !state.off.length;
+      note.textContent = none ? `No run of this study has numbers of ${metric}.` : `x: ${picture.x}. ${picture.note}`;
       // The table costs more than the chart, and nobody waits for it.
       behind.replaceChildren();
       setTimeout(() => charts.picture === picture && behind.replaceChildren(...tablesOf(picture)), 50);
@@ -1461,8 +1463,11 @@ function groupOf({ name, prompt, completions }, g, by, most) {
   );
   const wide = completions.some(({ tokens }) => tokens.length > 40) ? "100%" : "270px"; // short ones stand side by side
   const list = element("ol", { style: `--wide: ${wide}` }, ...items);
+  const clips = completions.flatMap(({ tokens }) => tokens.map(({ clip }) => clip));
+  const counts = ["^", "v"].map((side) => `${clips.filter((clip) => clip === side).length} ${SIDES[side]}`);
   const head = element("p", { class: "prompt" }, prompt ?? NOT_KEPT);
-  return element("section", { class: "group" }, element("h3", {}, name), head, list, element("div", { class: "behind" }, ...tables));
+  const title = element("h3", {}, name, soft(` ${number(clips.length)} tokens: ${counts.join(", ")}`));
+  return element("section", { class: "group" }, title, head, list, element("div", { class: "behind" }, ...tables));
 }
 
 /** The legend of a colour. @param {string} by @param {number} most */
@@ -1578,6 +1583,7 @@ function drawEvidence(sweep, claim) {
 
 const MOST = 300; // rows at first
 const HEAD = ["study", "arm", "facet", "seed", "outcome", "start", "best", "final", "steps", "seconds", "findings"];
+const NUMBERS = ["seed", "start", "best", "final", "steps", "seconds"];
 
 /** @typedef {{run: Run | null, arm: Arm, cells: (string | number)[], text: string}} Row */
 
@@ -1591,7 +1597,7 @@ function runsView(root, app) {
   const [detail, body] = [element("div"), element("tbody")];
   // A column goes up, then down, then back to the order of the study.
   const sort = (/** @type {string} */ name) => ({ [name]: `-${name}`, [`-${name}`]: "" })[app.state.sort] ?? name;
-  const heads = HEAD.map((name) => element("th", {}, button(name, () => go({ sort: sort(name) }))));
+  const heads = HEAD.map((name) => element("th", { class: NUMBERS.includes(name) && "number" }, button(name, () => go({ sort: sort(name) }))));
   const more = button("", () => show(rows.length));
   const filter = element("label", { class: "control" }, element("span", {}, "filter"), find);
   root.append(
@@ -1620,7 +1626,7 @@ function runsView(root, app) {
       if (asked !== listed) {
         listed = asked;
         rows = rowsOfRuns(sweep, state);
-        count.textContent = `${rows.length} runs`;
+        count.textContent = `${rows.length} cells`;
         show(MOST);
       }
       if (!open || opened !== state.run) {
@@ -1721,7 +1727,7 @@ function answerView(root, app) {
       studies.set(asked.includes(state.study) ? state.study : "");
       unit.set(state.unit);
       const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.claim : undefined;
-      const verdicts = Array.from(groupBy(shown(), (claim) => claim.verdict));
+      const verdicts = Array.from(groupBy(shown(), (claim) => claim.verdict)).sort((a, b) => b[1].length - a[1].length);
       count.replaceChildren(
         ...verdicts.map(([verdict, claims]) => element("span", {}, icon(verdict, "confirmatory"), `${claims.length} ${verdict}`)),
         element("span", {}, icon("inconclusive", "exploratory"), "hollow: exploratory"),
@@ -1758,13 +1764,14 @@ function groupsOf(sweep, claims, own) {
     const unit = !own ? "margins" : effect ? quantityOf(sweep, claim).name : "";
     return { claim, effect, unit, text: effect ? `${middle} [${low}, ${high}]` : claim.size };
   });
-  return Array.from(groupBy(rows, ({ claim, unit }) => (own ? unit : claim.study)).values(), (members) => {
+  const groups = Array.from(groupBy(rows, ({ claim, unit }) => (own ? unit : claim.study)).values(), (members) => {
     const { claim, unit } = members[0];
     const question = own ? "" : sweep.studies.find((one) => one.name === claim.study)?.question ?? "";
     const ends = members.flatMap(({ effect }) => (effect ? [effect.low, effect.high, effect.margin, -effect.margin] : []));
     const title = own ? unit || "counts and trends" : claim.study;
     return { title, question, unit, scale: own ? ownScale(ends, claim.log) : marginScale(), factor: own && claim.log, rows: members };
   });
+  return own ? groups.sort((a, b) => Number(!a.unit) - Number(!b.unit) || b.rows.length - a.rows.length) : groups;
 }
 
 function rowsOfForest(/** @type {Group[]} */ groups) {
@@ -1786,7 +1793,7 @@ function sectionOf(app, { title, question, unit, scale, rows }) {
   const parts = rows.flatMap(({ claim, effect, text }) => {
     const [name, open] = [nameOf(claim), state.claim === nameOf(claim)];
     const onclick = () => go({ claim: open ? "" : name }, !open);
-    const button = element(
+    const row = element(
       "button",
       { type: "button", class: "claim", "data-claim": name, "aria-expanded": String(open), onclick },
       icon(claim.verdict, claim.label),
@@ -1795,7 +1802,7 @@ function sectionOf(app, { title, question, unit, scale, rows }) {
       element("span", { class: effect ? "value" : "value words", title: text }, text),
       element("span", { class: "verdict", style: `color: ${verdictLook(claim.verdict).colour}` }, claim.verdict),
     );
-    return open ? [button, evidenceOf(app, claim)] : [button];
+    return open ? [row, evidenceOf(app, claim)] : [row];
   });
   const foot = hasScale && element("p", { class: "scale" }, `in ${unit}; grey: too small to matter`);
   return element("section", {}, element("header", {}, element("h2", {}, title), element("p", {}, question), axis), ...parts, foot);
@@ -1820,7 +1827,8 @@ function evidenceOf({ sweep, go }, claim) {
     ["source", claim.source],
     ["registered", claim.registered],
   ].flatMap(([name, value]) => (value ? [element("dt", {}, name), element("dd", {}, value)] : []));
-  const [head, ...rows] = differencesOf(claim).map((row) => row.map((value) => (typeof value === "number" ? number(value, 4) : value)));
+  const texts = (/** @type {(string | number)[]} */ row) => row.map((value, i) => (typeof value === "string" || i === 1 ? value : number(value, 4)));
+  const [head, ...rows] = differencesOf(claim).map(texts);
   const dots = claim.tasks.length
     ? [element("div", { class: "dots" }, drawDots(sweep, claim)), element("div", { class: "behind" }, table("difference of each seed", head, rows))]
     : [element("p", { class: "soft" }, "A count or a trend: there is no difference of each seed to show.")];

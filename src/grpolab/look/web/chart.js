@@ -106,9 +106,9 @@ function plotOf(picture, panel, size, onZoom) {
   };
   for (const { arm, x, y, band } of lines) {
     const stroke = armColour(arm.colour);
-    if (band) {
+    if (band && !arm.plain) {
       for (const edge of [band.high, band.low]) add(band.x, edge, { stroke: "transparent", width: 0 });
-      bands.push({ series: [series.length - 2, series.length - 1], fill: `${stroke}24` });
+      bands.push({ series: [series.length - 2, series.length - 1], fill: stroke + (panel.arms.length > 4 ? "18" : "24") });
     }
     const look = band ? { width: 1.8, dash: arm.dash } : { width: 1.1, alpha: 0.7 };
     add(x, y, { stroke, ...look, points: { show: x.length < 3, size: 5 } });

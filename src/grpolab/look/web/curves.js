@@ -70,7 +70,8 @@ export function curvesView(root, app) {
       heading.replaceChildren(element("b", {}, picture.title), unitOf({ unit: picture.reference === 1 ? "" : unit }), soft(meaning));
       showLegend(legend, current, state, press);
       charts.draw(picture);
-      note.textContent = `x: ${picture.x}. ${picture.note}`;
+      const none = picture.panels.every(({ arms }) => !arms.length) && !state.off.length;
+      note.textContent = none ? `No run of this study has numbers of ${metric}.` : `x: ${picture.x}. ${picture.note}`;
       // The table costs more than the chart, and nobody waits for it.
       behind.replaceChildren();
       setTimeout(() => charts.picture === picture && behind.replaceChildren(...tablesOf(picture)), 50);

@@ -82,7 +82,7 @@ function drawPanel(picture, panel, id) {
   if (picture.reference !== null) line(`M${LEFT} ${toY(picture.reference)}H${right}`, ink("soft"));
   const lines = shape("g", { "clip-path": `url(#${id})` });
   for (const { arm, x, y, band } of linesOf(picture, panel)) {
-    const edge = band ? [...points(x, band.high), ...points(x, band.low).reverse()] : [];
+    const edge = band && !arm.plain ? [...points(x, band.high), ...points(x, band.low).reverse()] : [];
     if (edge.length) lines.append(shape("path", { d: `M${edge.join("L")}Z`, fill: armColour(arm.colour), "fill-opacity": 0.14 }));
     lines.append(shape("path", { d: `M${points(x, y).join("L")}`, ...strokeOf(arm), "stroke-opacity": band ? 1 : 0.6 }));
   }

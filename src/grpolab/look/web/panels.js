@@ -25,6 +25,7 @@ export function pictureOf(sweep, study, state) {
     const own = runsOf(sweep, study, arm, facet).flatMap(({ run, seed }) => traceOf(run, metric, x, seed, peaks) ?? []);
     return smooth(own, parts, state.log);
   };
+  const many = study.arms.filter(({ name }) => !state.off.includes(name)).length > 6;
   const panels = study.facets.flatMap((title, facet) => {
     if (state.facet && state.facet !== title) return [];
     const others = difference ? traces(to, facet) : [];
@@ -35,7 +36,7 @@ export function pictureOf(sweep, study, state) {
       // A mean of fewer than half of the seeds would depend on which are left. Evaluations are carried forward.
       const fewest = kind === "evaluation" ? 1 : mine.length / 2;
       const how = { t95: sweep.t95, log: state.log, share: share && !difference, fewest };
-      return mine.length ? [{ ...arm, mean: average(mine, how), traces: lines }] : [];
+      return mine.length ? [{ ...arm, mean: average(mine, how), traces: lines, plain: many && index !== to }] : [];
     });
     return [{ title, row: rowOf(study, title), arms }];
   });
@@ -43,7 +44,7 @@ export function pictureOf(sweep, study, state) {
   const names = {
     title: difference ? `${metric}: ${word} to ${study.arms[to].name}, paired by seed` : metric,
     y: (difference ? `${word} of ${metric}` : metric) + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
-    note: noteOf(sweep, state, { of_step: ofStep, kind }),
+    note: noteOf(sweep, state, { of_step: ofStep, kind }) + (many ? " Of so many arms only the baseline's band is shown." : ""),
   };
   return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null };
 }
@@ -97,8 +98,8 @@ export function xRange(picture, row) {
 /** Return the two ends of the y axis of a row of panels. @param {Picture} picture @param {string} row */
 export function yRange(picture, row) {
   const lines = picture.panels.filter((panel) => panel.row === row).flatMap((panel) => linesOf(picture, panel));
-  const shown = lines.flatMap(({ x, y, band }) => {
-    const edges = band ? [band.low, band.high].map((edge) => wellFounded(edge, band)) : [];
+  const shown = lines.flatMap(({ arm, x, y, band }) => {
+    const edges = band && !arm.plain ? [band.low, band.high].map((edge) => wellFounded(edge, band)) : [];
     return [y, ...edges].map((values) => ({ x, values }));
   });
   const start = Float64Array.of(xRange(picture, row)[0]);
@@ -113,7 +114,7 @@ const wellFounded = (edge, band) => edge.map((value, i) => (band.n[i] > 2 ? valu
 export function columnsOf({ panels }, width) {
   const fit = Math.floor((width + GAP) / (250 + GAP));
   const longest = Math.max(1, ...panels.map((panel) => panels.filter((other) => other.row === panel.row).length));
-  return Math.max(1, Math.min(panels.length, fit, longest === 1 ? 3 : longest));
+  return Math.max(1, Math.min(panels.length, fit, longest > 1 ? longest : panels.length === 4 ? 2 : 3));
 }
 
 /** Return what is seen as rows of a table, its head first. @param {Picture} picture @returns {(string | number)[][]} */

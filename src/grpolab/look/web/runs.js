@@ -7,6 +7,7 @@ import { runDetail } from "./run.js";
 
 const MOST = 300; // rows at first
 const HEAD = ["study", "arm", "facet", "seed", "outcome", "start", "best", "final", "steps", "seconds", "findings"];
+const NUMBERS = ["seed", "start", "best", "final", "steps", "seconds"];
 
 /** @typedef {{run: Run | null, arm: Arm, cells: (string | number)[], text: string}} Row */
 
@@ -20,7 +21,7 @@ export function runsView(root, app) {
   const [detail, body] = [element("div"), element("tbody")];
   // A column goes up, then down, then back to the order of the study.
   const sort = (/** @type {string} */ name) => ({ [name]: `-${name}`, [`-${name}`]: "" })[app.state.sort] ?? name;
-  const heads = HEAD.map((name) => element("th", {}, button(name, () => go({ sort: sort(name) }))));
+  const heads = HEAD.map((name) => element("th", { class: NUMBERS.includes(name) && "number" }, button(name, () => go({ sort: sort(name) }))));
   const more = button("", () => show(rows.length));
   const filter = element("label", { class: "control" }, element("span", {}, "filter"), find);
   root.append(
@@ -49,7 +50,7 @@ export function runsView(root, app) {
       if (asked !== listed) {
         listed = asked;
         rows = rowsOfRuns(sweep, state);
-        count.textContent = `${rows.length} runs`;
+        count.textContent = `${rows.length} cells`;
         show(MOST);
       }
       if (!open || opened !== state.run) {

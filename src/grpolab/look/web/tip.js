@@ -38,14 +38,14 @@ export function showTip(u, tip, picture, panel, reach) {
   const at = longest[first];
   const rows = panel.arms.flatMap(({ name, colour, mean }) => {
     const i = nearest(mean.x, at, reach);
-    return i === null ? [] : [{ name, colour, y: mean.y[i], half: (mean.high[i] - mean.low[i]) / 2, n: mean.n[i] }];
+    return i === null ? [] : [{ name, colour, y: mean.y[i], ends: [mean.low[i], mean.high[i]], n: mean.n[i] }];
   });
   const body = rows
     .sort((a, b) => b.y - a.y)
-    .map(({ name, colour, y, half, n }) => {
+    .map(({ name, colour, y, ends, n }) => {
       const dot = element("i", { style: `background: ${armColour(colour)}` });
-      const width = Number.isFinite(half) && picture.reference !== 1 ? `±${number(half, 2)}` : ""; // of factors the sides differ
-      const cells = [number(y, 4), width, `n ${n}`].map((text) => element("td", {}, text));
+      const interval = Number.isFinite(ends[0]) ? `[${ends.map((end) => number(end, 2)).join(", ")}]` : "";
+      const cells = [number(y, 4), interval, `n ${n}`].map((text) => element("td", {}, text));
       return element("tr", {}, element("th", {}, dot, name), ...cells);
     });
   const seed = picture.seeds && u.cursor.event ? nearestSeed(u, panel, at, reach) : "";

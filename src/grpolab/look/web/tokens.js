@@ -3,7 +3,7 @@
 import { ink, isDark } from "./colours.js";
 import { numbersOf, placeOf } from "./document.js";
 import { canvas, words } from "./drawing.js";
-import { choice, element, shape, switcher, table } from "./elements.js";
+import { choice, element, shape, soft, switcher, table } from "./elements.js";
 import { number, signed } from "./numbers.js";
 
 const COLOURS = { ratio: "importance ratio", clip: "clip side", advantage: "advantage", entropy: "entropy", gap: "sampler gap" };
@@ -162,8 +162,11 @@ function groupOf({ name, prompt, completions }, g, by, most) {
   );
   const wide = completions.some(({ tokens }) => tokens.length > 40) ? "100%" : "270px"; // short ones stand side by side
   const list = element("ol", { style: `--wide: ${wide}` }, ...items);
+  const clips = completions.flatMap(({ tokens }) => tokens.map(({ clip }) => clip));
+  const counts = ["^", "v"].map((side) => `${clips.filter((clip) => clip === side).length} ${SIDES[side]}`);
   const head = element("p", { class: "prompt" }, prompt ?? NOT_KEPT);
-  return element("section", { class: "group" }, element("h3", {}, name), head, list, element("div", { class: "behind" }, ...tables));
+  const title = element("h3", {}, name, soft(` ${number(clips.length)} tokens: ${counts.join(", ")}`));
+  return element("section", { class: "group" }, title, head, list, element("div", { class: "behind" }, ...tables));
 }
 
 /** The legend of a colour. @param {string} by @param {number} most */

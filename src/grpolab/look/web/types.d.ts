@@ -187,6 +187,8 @@ declare global {
     dash: number[];
     mean: Mean;
     traces: Trace[];
+    /** Without a band: more than six would hide the lines. */
+    plain?: boolean;
   }
   interface Line {
     arm: ArmLines;
