@@ -18,7 +18,9 @@ from report_results import cells_of, change, series_of, write_study
 
 from grpolab.look import curves, document
 from grpolab.look.page import WEB, application
+from grpolab.meanings import METRICS
 from grpolab.paths import Results
+from grpolab.quantities import LABELS, QUANTITIES, SCORES
 from grpolab.report.claims import decide
 from grpolab.report.figures import draw
 from grpolab.report.load import load
@@ -200,3 +202,9 @@ def test_no_module_asks_a_server_or_makes_markup_of_a_text(module: Path) -> None
 def test_the_javascript_keeps_its_promises() -> None:
     done = subprocess.run(["node", "--test", "tests/"], cwd=WEB, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_every_quantity_has_a_curve_or_is_a_score() -> None:
+    scores = {"collapsed", "diverged", "stopped", "lost", "below_start", "jitter", "gain", *SCORES}
+    assert {*QUANTITIES, *LABELS} - scores == document._CURVES.keys()
+    assert set(document._CURVES.values()) <= METRICS.keys()

@@ -260,9 +260,28 @@ _WORDS = (
 _NUMBERS = ("n", "seeds", "size", "effect", "low", "high", "p", "adjusted_p", "q", "flags", "sentence")
 
 
+# The metric whose curve shows a quantity of the whole run, where it is not the score.
+_CURVES = {
+    **dict.fromkeys(("entropy_first", "entropy_last", "entropy_last20", "entropy_min"), "entropy/behaviour"),
+    **dict.fromkeys(("entropy_drop", "entropy_ratio", "entropy_slope"), "entropy/behaviour"),
+    **dict.fromkeys(("entropy_collapsed", "entropy_exploded"), "entropy/behaviour"),
+    **dict.fromkeys(("grad_norm_p50", "grad_norm_p99", "grad_norm_max", "spikes_per_100", "spiky"), "grad_norm"),
+    **dict.fromkeys(("ratio_max", "log_ratio_range", "ratio_blow_up"), "ratio/token_max"),
+    **dict.fromkeys(("clip_change", "ceiling_share"), "clip/active"),
+    **dict.fromkeys(("kl_old", "kl_old_high"), "kl_old/k3"),
+    **dict.fromkeys(("starvation", "starved", "zero_variance_gap"), "zero_variance/share"),
+    **{"starved_right": "zero_variance/all_right", "starved_wrong": "zero_variance/all_wrong"},
+    **{"truncation": "truncation/share", "truncated": "truncation/share", "kl_ref": "kl_ref/exact"},
+    **{"sequence_ratio_max": "ratio/sequence_max", "ess_min": "ratio/ess", "outer_mass": "clip/outer"},
+    **{"clip_share": "clip/active_nz", "up_clipped_gap": "p_old/up_clipped", "clipped_gradients": "grad_norm"},
+    **{"counterfactual_log_ratio": "cf/sequence_0.2", "sequence_sign_gap": "ratio/sequence_mean_pos"},
+}
+
+
 def _claim(claim: Claim) -> Document:
     """Return a claim with what decided it: the difference of each seed in each task."""
     document = {name: getattr(claim, name) for name in (*_WORDS, *_NUMBERS)}
+    document["curve"] = claim.metric if claim.metric in METRICS else _CURVES.get(claim.metric, "")
     question = claim.question
     if question is None:
         return document | {"log": False, "arms": [], "tasks": [], "looks": [], "yaml": ""}
