@@ -64,7 +64,10 @@ _read_by_name: set[str] = set()  # values that `with_environment` has read in th
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with `***` for each password, token and key: by its place, its form, or the environment."""
+    """Return the text with `***` for each password, token and key.
+
+    They are known by where they stand (`password=..`, a URL), by their form (`hf_..`), or as values of the environment.
+    """
     return _mask(text, _secrets_of_environment())
 
 

@@ -47,7 +47,7 @@ def differences(first: Point, second: Point) -> dict[str, tuple[Any, Any]]:
 
 
 def explain_equality(first: RunSettings, second: RunSettings, table: Sequence[Equality] = EXACT) -> list[str] | None:
-    """Return in words the equalities that make two runs one function; None if they are two."""
+    """Return, in words, the equalities by which two runs compute the same function; None if they do not."""
     points, reasons = [point_of(first), point_of(second)], []
     before = differences(*points)
     for equality in table:

@@ -77,6 +77,7 @@ PARTLY = {
     "a branch in a branch": "n=1\nif true; then if false; then n=2; else n=1; fi; n=3; fi\nTRAIN $n",
     "more arithmetic": "n=3 m=n+1\nTRAIN $((2 ** 3 ** 2)) $((m * 2)) $((n > 2 && n != 1)) $(($n << 2)) $((-7 / 2))",
     "parts of arrays": "A=(a b c)\nTRAIN x=${#A[@]} \"${A[@]:1:2}\" ${A[1]} ${A[-1]}",
+    "a word in an array": "A=(a b)\nA=x\nA+=y\nTRAIN ${A[@]}",
     "by name": "declare -A M=([small]=1 [large]=2)\nk=large\nM[tiny]=0\nTRAIN a=${M[$k]} b=${M[tiny]}",
     "loops": "for i in 1 2; do [ $i = 2 ] && continue; s+=$i; done\nwhile (( j < 3 )); do ((j++)); done\nTRAIN $s j=$j",
     "functions": "f() { local x=1; TRAIN x=$x \"$@\" $#; }\nx=2\nset_n() { n=$1; return; }\nset_n 8\nf n=$n x=$x",

@@ -359,7 +359,7 @@ def growing_sampler_gap(run: Evidence) -> Finding | None:
 
 @rule
 def not_finite(run: Evidence) -> Finding | None:
-    """A metric of the loop is NaN or infinite, or that ended the run."""
+    """A metric of the training loop was NaN or infinite, or the run ended as diverged."""
     odd = {name: steps for name, steps in run.not_finite.items() if name in MUST_BE_FINITE and steps}
     has_ended = run.state.startswith(DIVERGED)
     if not odd and not has_ended:

@@ -87,9 +87,9 @@ def zero_gradient(run: Evidence) -> Finding | None:
 
 @rule
 def plateau(run: Evidence) -> Finding | None:
-    """The trend of the reward is known to be small: its 95% interval lies within a quarter of reward/std.
+    """The reward is flat, and not only noisy: the 95% interval of its change lies within +-1/4 of reward/std.
 
-    A mere 'not significant' would accuse every short or noisy run. Where it was evaluated, the accuracy did not rise.
+    'Not significant' alone would accuse every short or noisy run. An accuracy that was evaluated must not have risen.
     """
     rewards, spread = run.values(REWARD), run.median("reward/std")
     if len(rewards) < FLAT_ROWS or not spread > 0 or run.is_still:

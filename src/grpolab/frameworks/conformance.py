@@ -130,7 +130,11 @@ class Case:
         return FLOAT64 + STORED * largest_size(self.expected[output]) / scale
 
     def bound(self, output: str) -> float:
-        """Return the cheap bound plus what float32 on the way to the output explains; costs eight replays."""
+        """Return the largest relative error of an output that rounding explains.
+
+        It is the cheap bound, and SAFETY times how far the output moves when its inputs' last places do. The first call
+        replays the case eight times.
+        """
         scale = self.scale(output)
         spread = self.spreads.get(output, 0.0) / scale if scale else 0.0
         return self.cheap_bound(output) + SAFETY * spread

@@ -98,9 +98,9 @@ def gamma_weight(advantages: Tensor, log_ratio_BT: Tensor, options: Mapping[str,
 
 
 def dro(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """-A log pi + beta/2 (log r)^2: DRO (2405.19107); Kimi k1.5 (2501.12599, eq. 3) with its tau for beta.
+    """-A log pi + beta/2 (log r)^2, r the ratio to the old policy: DRO (2405.19107).
 
-    Option: `coefficient`, beta.
+    Kimi k1.5 (2501.12599, eq. 3) writes tau for beta. Option: `coefficient` (beta).
     """
     penalty_BT = objective.options["coefficient"] / 2 * log_ratio_BT.square()
     return SurrogateParts.of(objective, ratio, -inputs.advantages * inputs.log_probs_BT + penalty_BT)

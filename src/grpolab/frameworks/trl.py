@@ -243,20 +243,21 @@ def replay_vllm_loss(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
-    """Replay advantages and reward metrics; a row has one reward, or one of each reward function."""
+    """Replay advantages and reward metrics; `rewards` is (B,), or (B, K) of K reward functions."""
     rewards_BK = inputs["rewards"].view(len(inputs["group_ids"]), -1)
     parts = {f"f{k}": rewards_B for k, rewards_B in enumerate(rewards_BK.unbind(1))}
     weights = dict(zip(parts, options.get("reward_weights") or [1.0] * len(parts), strict=True))
     group_B, scale = torch.arange(len(rewards_BK)) // inputs["group_size"], options.get("scale_rewards", "group")
     batch_B, rewards_B = torch.zeros_like(group_B), weighted_sum(parts, weights)
-    source_B, centre_B, scaled_B = rewards_B, group_B, {"group": group_B, "batch": batch_B}.get(scale)
+    source_B, mean_of_B, std_of_B = rewards_B, group_B, {"group": group_B, "batch": batch_B}.get(scale)
     if options.get("multi_objective_aggregation") == "normalize_then_sum":
-        scaled = {name: normalize(part_B, group_B, group_B) for name, part_B in parts.items()}
-        scaled = {name: scaled_B.where(~parts[name].isnan(), parts[name]) for name, scaled_B in scaled.items()}
-        source_B, scale, centre_B, scaled_B = weighted_sum(scaled, weights), "batch", batch_B, batch_B
+        # Each reward is normalised in its group, and their sum once more over the batch.
+        normal = {name: normalize(part_B, group_B, group_B) for name, part_B in parts.items()}
+        normal = {name: part_B.where(~parts[name].isnan(), parts[name]) for name, part_B in normal.items()}
+        source_B, scale, mean_of_B, std_of_B = weighted_sum(normal, weights), "batch", batch_B, batch_B
     return Replayed(
         metrics=reward_metrics(parts, rewards_B, source_B, group_B, scale),
-        tensors={"advantages": normalize(source_B, centre_B, scaled_B)},
+        tensors={"advantages": normalize(source_B, mean_of_B, std_of_B)},
     )
 
 

@@ -85,24 +85,26 @@ def check_run(run: RunSettings) -> list[LintFinding]:
 
 
 def _check_signal(run: RunSettings) -> Sentences:
-    """Check that there is something to learn from, and that nothing breaks the loop."""
+    """Check that the first rewards can teach something; name a planted fault, and dropout that stays off."""
     sentences, warm = Sentences(), run.warm_start
     if run.fault:
         sentences["planted-fault"] = (
             f"fault={run.fault} is planted: the loop is broken on purpose, for `grpolab diagnose` to find"
         )
     is_right_or_wrong = run.reward.function is None and [*run.reward.weights] == ["correct"]
-    none, slow = warm.max_steps == 0, warm.learning_rate < SLOW_WARM_START
-    if isinstance(run.model, TinyModel) and is_right_or_wrong and (none or slow):
-        why = "no warm start" if none else f"warm_start.learning_rate={warm.learning_rate:g} hardly moves them"
+    has_none, is_slow = warm.max_steps == 0, warm.learning_rate < SLOW_WARM_START
+    if isinstance(run.model, TinyModel) and is_right_or_wrong and (has_none or is_slow):
+        why = "no warm start" if has_none else f"warm_start.learning_rate={warm.learning_rate:g} hardly moves them"
         sentences["nothing-to-start-from"] = (
             f"model=tiny has random weights, and {why}: no answer will be right, and rewards that are all 0 teach"
             " nothing; set warm_start.max_steps=1500 warm_start.learning_rate=3e-3, and max_completion_length (now"
             f" {run.max_completion_length}) to the longest answer's characters and one more; or take model=pretrained"
         )
-    # p**G + (1-p)**G is convex in the accuracy p: prompts of unequal difficulty have at least the share at their mean.
+    # Share of groups with equal rewards at accuracy p: p**G + (1-p)**G, least at p = 0.5. It is convex, so prompts of
+    # unequal difficulty have at least the share at their mean.
     known = warm.target_accuracy if warm.max_steps else None
-    p, group = 0.5 if known is None else known, run.num_generations
+    p = 0.5 if known is None else known
+    group = run.num_generations
     equal = p**group + (1 - p) ** group
     if equal >= MOST_EQUAL and is_right_or_wrong and run.advantage_estimator in GROUP_BASELINES:
         start = f"at the warm start's accuracy of {p:g}" if known is not None else "at any accuracy"

@@ -1,4 +1,7 @@
-"""Words of a command as key/value pairs: flags, and Hydra's overrides. A value that is not known is open."""
+"""Words of a command as key/value pairs: `--flags` and Hydra's overrides.
+
+A value that the file does not say, as a variable of the caller, is open: kept as its text in an `Open`.
+"""
 
 from __future__ import annotations
 

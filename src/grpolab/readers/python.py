@@ -223,7 +223,10 @@ class Source:
         return made
 
     def read_config(self, call: ast.Call) -> tuple[dict[str, Any], list[str]]:
-        """Return what an object is in the end that a call of a class makes, and the keys that rest on defaults."""
+        """Return the arguments of a config class's call, and the keys whose value is a default that a user may replace.
+
+        What the file changes later is open.
+        """
         made, overridable = dict[str, Any](), list[str]()
         for keyword in call.keywords:
             self.is_default = False

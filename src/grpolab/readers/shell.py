@@ -192,8 +192,8 @@ class _Script:
         self.is_set |= fields[:1] == ["set"] and "--" in fields
         return fields[1:] if fields[:1] == ["eval"] else fields
 
-    def assign(self, right: str, name: str, index: str | None, more: str) -> None:
-        """Read `NAME=..`, `NAME+=..` or `NAME=(..)`; where an index is given, the whole array is open."""
+    def assign(self, right: str, name: str, index: str | None, plus: str) -> None:
+        """Carry out `NAME=..`, `NAME+=..` or `NAME=(..)`. After `NAME[i]=..` the value of the whole array is open."""
         if index:
             self.leave_open([name], f"{name}{index}={right}")
             return
@@ -202,8 +202,11 @@ class _Script:
             elements = [each for part in parts for each in self.expand(part)]
         else:
             elements = [self.expand_text(right)]
-        old = (self.find(name) or []) if more else []
-        self.set(name, [*old, *elements] if is_list else ["".join(old[:1] + elements), *old[1:]])
+        before = self.find(name) or []
+        if is_list:
+            self.set(name, [*before, *elements] if plus else elements)
+        else:  # a word replaces element 0 of an array, or is appended to it
+            self.set(name, ["".join([*(before[:1] if plus else []), *elements]), *before[1:]])
 
     def leave_open(self, names: Iterable[str], source: str) -> None:
         for name in names:

@@ -153,7 +153,7 @@ def _find_detectable(row: QuantityComparison, level: float) -> float | None:
 
 
 def _summarize(here: StudyRuns, there: StudyRuns, same: pd.DataFrame) -> str:
-    """Count the runs that both outcomes have, and name those that are not equal to the bit."""
+    """Say how many runs two results folders share, and name those whose journals are not equal to the bit."""
     text = f"{here.name}: {count(len(here.done), 'run')} here, {len(there.done)} there"
     for where, side in (("here", here), ("there", there)):
         if names := cell_names(side.cells[side.cells["outcome"] == DAMAGED]):

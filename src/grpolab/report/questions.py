@@ -1,7 +1,7 @@
-"""Hypotheses in numbers: their seeds, tasks and arms, the values of each, and the margins. `claims.py` decides them.
+"""Turn hypotheses into numbers: their seeds, tasks, arms, measured values and margins. `claims.py` decides them.
 
-A hypothesis is one question for each combination of the levels that it leaves open. Its unit is the seed: the mean over
-tasks of the difference that a seed shows, each in units of the smallest difference that matters there (the margin).
+A hypothesis asks one question for each combination of levels of the factors that it does not fix. Its unit is the seed:
+the differences in its tasks, each divided by the smallest one that matters there (the margin), are averaged.
 
 Letters: S seeds, T tasks, A arms.
 """
@@ -264,7 +264,7 @@ def _shared(study: StudyRuns, cells: pd.DataFrame, quantity: str, seeds: pd.Inde
 
 
 def _margin(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
-    """Return the smallest difference that matters in one task, on the tested scale; NaN: every one does."""
+    """Return the smallest difference that matters in one task (as tested: of factors the logarithm), or NaN."""
     margin = hypothesis["margin"]
     if hypothesis["scale"] == "log":
         return float(np.log(margin or MARGIN_FACTOR))
@@ -289,10 +289,10 @@ def _condition_fails(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFram
 
 
 def margins(study: StudyRuns, hypothesis: Hypothesis) -> dict[str, float]:
-    """Return the smallest difference that matters, for each place (levels of the other factors) and task, as tested.
+    """Return the margin of each place: of a task with the levels of the other factors.
 
-    Of a score it is a share of the baseline's gain there, over all runs of the study. A registration keeps these as
-    constants, from seeds that decide nothing.
+    A score without a margin of its own has a share of the baseline's mean gain there, over all runs of the study. A
+    registration keeps margins as constants, from pilot seeds that its tests do not use.
     """
     return {
         place: _margin(study, hypothesis, here[here["task"] == task])

@@ -26,7 +26,7 @@ def findings(study: StudyRuns) -> list[str]:
     """Return all sentences that this study's factors and runs allow."""
     if study.done.empty:
         return ["No run of this study has a result yet."]
-    makers = (_baseline_learns, _clipping_acts, _clip_is_zero, _reuse, _ratio_levels, _unclipped, _against_baseline)
+    makers = (_baseline_learns, _baseline_clips, _clip_is_zero, _reuse, _ratio_levels, _unclipped, _against_baseline)
     return [sentence for maker in makers for sentence in maker(study)]
 
 
@@ -44,16 +44,19 @@ def _baseline_learns(study: StudyRuns) -> Iterator[str]:
             yield f"The baseline `{study.baseline}` {'learns' if gain.low > 0 else loses}{_in(facet)}: {size}."
 
 
-def _clipping_acts(study: StudyRuns) -> Iterator[str]:
-    """Say how much the baseline clips: below about 1% a side, arms that differ in the clip range are the same arm."""
+def _baseline_clips(study: StudyRuns) -> Iterator[str]:
+    """Say what share of tokens the baseline clips on each side.
+
+    Below about 1% a side, arms that differ in the clip range alone can hardly differ.
+    """
     shares = [means_after_first_step(study, f"clip/active_{side}_nz") for side in ("low", "high")]
     for facet in study.facets:
         sides = [share_interval(at(values, facet, study.baseline)) for values in shares]
         if sides[0].n:
             below, above = (estimate(*side[:3], percent) for side in sides)
             yield (
-                f"After the first optimiser step on a batch, clipping in `{study.baseline}` silences {below} of the"
-                f" tokens with an advantage below its range and {above} above it{_in(facet)}."
+                f"After the first optimiser step on a batch, of the tokens with an advantage clipping in"
+                f" `{study.baseline}` silences {below} at the lower bound and {above} at the upper one{_in(facet)}."
             )
 
 

@@ -79,7 +79,7 @@ def _cpu() -> str:
 
 
 def _mkl() -> str | None:
-    """Return MKL's version and the variables that steer it; None without it. Its code path shows in `float32`."""
+    """Return MKL's version and the variables that steer it; None without it. `float32` tells its code paths apart."""
     version = re.search(r"Math Kernel Library Version ([\d.]+)", torch.__config__.show())
     variables = [f"{name}={os.environ[name]}" for name in MKL_VARIABLES if name in os.environ]
     return " ".join([version[1], *variables]) if version else None

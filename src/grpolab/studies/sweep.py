@@ -33,8 +33,9 @@ def sweep(
 ) -> int:
     """Train what the plans lack on `jobs` workers (default: what the machine has), and draw the report.
 
-    `repeat` trains runs with a committed outcome too. With `looks`, `plans` are those of the first look; the next
-    follow while a hypothesis is open. Return the exit code: 0 if every cell has an outcome, else 1.
+    `repeat` trains runs too whose outcome is in results/reference/. With `looks` (of a sequential test), `plans` are
+    those of the first look; later looks are trained while a hypothesis is undecided. Return the exit code: 0 if every
+    cell has an outcome, else 1.
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
@@ -64,7 +65,7 @@ def sweep(
             if not has_trained:
                 say("0 cells to train: every run has its outcome")
             # Before the mirror ends, so that figures and tables reach the tracking store too.
-            if report and (has_trained or not _is_report_new(request)):
+            if report and (has_trained or not _is_report_up_to_date(request)):
                 is_drawn = _draw(request)
     results, name = request.results, request.name
     launch.say_results(request)
@@ -130,7 +131,7 @@ def _draw(request: Request) -> bool:
     return False
 
 
-def _is_report_new(request: Request) -> bool:
+def _is_report_up_to_date(request: Request) -> bool:
     """Return True if the report is younger than its plans and outcomes, which an import or a kill may have changed.
 
     By ctime: a copied file keeps its mtime.

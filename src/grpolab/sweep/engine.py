@@ -309,7 +309,7 @@ class WorkerPool(Engine):
                 self.schedule.hand_out(job)
                 worker.assign(job)
                 self.listener.started(job, worker.slot)
-        if all(worker.is_idle for worker in self.workers):
+        if all(worker.is_idle for worker in self.workers):  # nothing was handed out: the rest runs in other commands
             self.say_waiting()
 
     def _listen(self, worker: WorkerProcess) -> None:

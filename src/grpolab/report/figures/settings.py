@@ -276,11 +276,12 @@ def draw_effect_by_scale(study: StudyRuns) -> Drawing:
 
 
 def draw_clipping_by_length(study: StudyRuns) -> Drawing:
-    """Share of the tokens with an advantage that clipping silenced, and how far the ratio of a whole answer (geometric
-    mean of its tokens') moves: half the distance of the 1st and 99th percentile of its logarithm, mean of A > 0 and A <
-    0. Means over the optimiser steps that can clip, on log scales. Dotted: from the shortest answers on, a mean of T
-    independent log ratios of one spread and one drift. Its spread falls as 1/sqrt(T): a clipped share below half falls
-    with length, one above half rises. A length is also another task. 0 is left out.
+    """Two numbers against the length of answers, on log scales: the share of the tokens with an advantage that clipping
+    silences, and the spread of the log ratio of a whole answer (the mean over its tokens): half the distance from its
+    1st to its 99th percentile, mean of A > 0 and A < 0. Both are means over the optimiser steps that can clip; zeros
+    are not drawn. Dotted, from the shortest answers on: tokens whose log ratios are independent and of one
+    distribution. Their mean's spread falls as 1/sqrt(T), so a clipped share below one half falls with length, and one
+    above it rises. Answers of another length are also another task.
     """
     parts = _complete_scales(study, "length")
     if not parts:

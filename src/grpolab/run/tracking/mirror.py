@@ -151,7 +151,7 @@ def read_assessment(results: Results, study: str) -> dict[str, Record]:
 
 
 def read_plans(results: Results, studies: Sequence[str]) -> list[Record]:
-    """Return the plans of studies and of those that they include, each once, as far as they are written."""
+    """Return the plans of studies and of the studies that they include, each once; one without a file is left out."""
     plans: dict[str, Record] = {}
     for study in studies:
         if study not in plans and (plan := read_plan(results.plan(study))):

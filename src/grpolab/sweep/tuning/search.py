@@ -187,9 +187,10 @@ class Tuner(Schedule):
             self.leave(signature)
 
     def _begin(self) -> bool:
-        """Begin a trial; return False where there is none to begin, or no place."""
+        """Begin a trial of the arm that has begun the fewest; return False if all places or the budget are used."""
         if self._over or self._running >= self._places:
             return False
+        # Failed trials are not among the begun ones; they count here, so that only a later command makes up for them.
         begun = {arm.arm: len(arm.begun()) + self.failed[arm.arm] for arm in self._arms}
         arm = min(self._arms, key=lambda arm: begun[arm.arm])
         if begun[arm.arm] >= arm.tuning.trials:
