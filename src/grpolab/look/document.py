@@ -27,6 +27,7 @@ from grpolab.errors import Damaged
 from grpolab.look import curves
 from grpolab.meanings import METRICS
 from grpolab.paths import SIGNATURE
+from grpolab.report.brief import strip_markdown
 from grpolab.report.claims import Claim
 from grpolab.report.journals import column, largest, read_samples
 from grpolab.report.load import StudyRuns
@@ -281,6 +282,7 @@ _CURVES = {
 def _claim(claim: Claim) -> Document:
     """Return a claim with what decided it: the difference of each seed in each task."""
     document = {name: getattr(claim, name) for name in (*_WORDS, *_NUMBERS)}
+    document |= {name: strip_markdown(document[name]) for name in ("says", "registered", "size", "sentence")}
     document["curve"] = claim.metric if claim.metric in METRICS else _CURVES.get(claim.metric, "")
     question = claim.question
     if question is None:
