@@ -34,7 +34,7 @@ ARROWS = {
     "report": LEAVES - {"settings", "registry"},
     "doctor": LEAVES - {"settings", "registry"} | {"report", "readers"},
     "lint": LEAVES | {"sweep"},
-    "look": LEAVES - {"settings", "registry"} | {"report", "doctor"},
+    "look": LEAVES - {"settings", "registry"} | {"report", "doctor", "readers"},
     "studies": LEAVES | {"run", "sweep", "report", "doctor", "look"},
     "frameworks": LEAVES - {"paths"} | {"grpo"},
     "readers": LEAVES - {"paths"} | {"frameworks"},
