@@ -24,7 +24,7 @@ LEAVES = {
     *("paths", "quantities", "records", "registry", "run_files", "seeds", "settings", "study_names", "terminal"),
     "vocabulary",
 }
-ROOMS = {"grpo", "tasks", "frameworks", "readers", "run", "sweep", "report", "doctor", "lint", "studies"}
+ROOMS = {"grpo", "tasks", "frameworks", "readers", "run", "sweep", "report", "doctor", "lint", "look", "studies"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {
     "tasks": LEAVES - {"paths"},
@@ -34,7 +34,8 @@ ARROWS = {
     "report": LEAVES - {"settings", "registry"},
     "doctor": LEAVES - {"settings", "registry"} | {"report", "readers"},
     "lint": LEAVES | {"sweep"},
-    "studies": LEAVES | {"run", "sweep", "report", "doctor"},
+    "look": LEAVES - {"settings", "registry"} | {"report", "doctor", "readers"},
+    "studies": LEAVES | {"run", "sweep", "report", "doctor", "look"},
     "frameworks": LEAVES - {"paths"} | {"grpo"},
     "readers": LEAVES - {"paths"} | {"frameworks"},
     **dict.fromkeys(LEAVES, LEAVES),
@@ -57,6 +58,7 @@ NEVER = {
     "readers": {*HEAVY, "random"},
     "doctor": {*HEAVY, "hydra", "omegaconf", "random"},
     "report": {*HEAVY, "hydra", "omegaconf", "random"},
+    "look": {*HEAVY, "hydra", "omegaconf", "random"},
 }
 
 

@@ -133,6 +133,10 @@ class Results:
         """Return the file of what report and doctor say about each run, for the tracking store."""
         return self._study(study) / "assessment.json"
 
+    def mlflow_runs(self, study: str) -> Path:
+        """Return the file that says where MLflow's pages show each run."""
+        return self._study(study) / "mlflow.json"
+
     def planned(self) -> list[str]:
         """Return the names of the studies that have a plan."""
         return sorted(file.parent.name for file in self.studies.glob("*/plan.json"))

@@ -165,9 +165,9 @@ def test_a_collection_by_path_includes_the_studies_beside_it(project: Path) -> N
 def test_pages_of_nothing_are_refused_before_a_server_starts(
     tracked_results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ui, "_server", lambda *_: pytest.fail("a server was started"))
+    monkeypatch.setattr(ui, "start_server", lambda *_: pytest.fail("a server was started"))
     here = ["--results", str(tracked_results.root)]
     fake_study(tracked_results)
+    tracked_results.store.unlink(missing_ok=True)
     assert "study nope is not planned" in said(capsys, "ui", "nope", *here, code=2)
-    empty = f"study clip_range has no run in {tracked_results.runs} yet: run `grpolab sweep clip_range` first"
-    assert empty in said(capsys, "ui", "clip_range", *here, code=2)
+    assert "there is no tracking store at" in said(capsys, "ui", "clip_range", *here, code=2)

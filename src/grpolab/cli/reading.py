@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import time
+from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,13 +29,13 @@ from grpolab.cli.common import (
     tracking_uri,
 )
 from grpolab.errors import RequestError
-from grpolab.paths import REPORT_FILES, Results
+from grpolab.paths import REPORT_FILES, Results, write_text_atomic
 from grpolab.study_names import planned_name
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED
 
 if TYPE_CHECKING:
-    from grpolab.doctor import Diagnosis
+    from grpolab.doctor.evidence import Evidence
     from grpolab.doctor.other_runs import FoundRun
 
 LOGS = ("trl", "verl", "roll")
@@ -128,6 +131,7 @@ def report(arguments: argparse.Namespace) -> None:
 def _report_of_others(arguments: argparse.Namespace) -> None:
     """Write the report of runs that other programs left in folders or in MLflow's database."""
     from grpolab.doctor import other_runs
+    from grpolab.look.page import application
 
     if arguments.brief:
         raise RequestError("--brief is of studies: --from writes a report")
@@ -144,7 +148,10 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
     else:
         runs, notes = other_runs.find_runs(arguments.source if arguments.source in LOGS else None, folders)
     output = arguments.out or results.root / "imported" / Path(folders[0]).resolve().stem
-    report = other_runs.write_report(results, runs, notes, arms, arguments.baseline, output)
+    report = other_runs.write_report(
+        *(results, runs, notes, arms, arguments.baseline, output),
+        lambda study, causes: application([study], [], datetime.now(UTC), causes),
+    )
     say(f"{report.with_suffix('.html')}\n{report}")
 
 
@@ -186,6 +193,18 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
         why = f"; {refused[0]}" if refused else ""
         raise RequestError(f"FOLDER={', '.join(folders)} holds no run in MLflow that the doctor can read{why}")
     return runs, [f"{len(refused)} of its runs left out: {refused[0]}"] if refused else []
+
+
+@command(RESULTS, STUDY_HERE, option("--port", type=count, default=8010))
+def watch(arguments: argparse.Namespace) -> None:
+    """Serve a study's page on 127.0.0.1, written anew while its runs train."""
+    from grpolab.look.live import make_server
+
+    results = results_of(arguments)
+    server = make_server(results, _study_of(arguments.study, results), arguments.port)
+    say(f"http://{server.server_address[0]!s}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+    with suppress(KeyboardInterrupt), server:
+        server.serve_forever()
 
 
 @command(RESULTS, STUDY_HERE, option("--port", type=count, default=5000), URI)
@@ -247,39 +266,48 @@ def vocabulary(_arguments: argparse.Namespace) -> None:
     RESULTS,
     option("run", metavar="RUN|FILE", help="signature or its beginning, run folder, MLflow run id; a log, its folder"),
     option("--from", dest="framework", choices=LOGS, help="FILE is its log; default: by the names in it"),
-    *(URI, JSON),
+    *(URI, JSON, flag("--html", "write its page, with its curves: diagnoses/RUN.html in the results")),
 )
 def diagnose(arguments: argparse.Namespace) -> None:
     """Explain why a run looks the way it does: causes with evidence, and what is normal."""
-    from grpolab.doctor import page
+    from grpolab.doctor import examine, page
 
-    diagnosis = _diagnosis(arguments)
+    diagnosis = examine(run := _evidence(arguments))
+    if arguments.html:
+        from grpolab.look.page import of_run
+
+        results = results_of(arguments)
+        name = re.sub(r"[^\w.-]+", "_", run.run)[-100:]
+        file = results.root / "diagnoses" / f"{name}.html"
+        write_text_atomic(file, of_run(results, run, diagnosis, datetime.now(UTC)))
+        say(file)
+        return
     say(json.dumps(page.record(diagnosis), indent=1) if arguments.json else page.text(diagnosis))
 
 
-def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
-    """Diagnose a log, a trainer's folder, a run folder, or a run of the tracking store."""
-    from grpolab.doctor import diagnose, diagnose_log, examine
+def _evidence(arguments: argparse.Namespace) -> Evidence:
+    """Read a log, a trainer's folder, a run folder, or a run of the tracking store."""
+    from grpolab.doctor.evidence import to_evidence
+    from grpolab.doctor.run_folder import read_run
+    from grpolab.readers.logs import read_log, read_rows
     from grpolab.report import inspect
 
     name, place = arguments.run, Path(arguments.run)
     if place.is_dir() and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
         from grpolab.doctor.other_runs import find_only_run
 
-        return examine(find_only_run(arguments.framework, name))
+        return find_only_run(arguments.framework, name)
     if arguments.framework or place.is_file():
-        return diagnose_log(arguments.framework, place)
+        return to_evidence(read_log(arguments.framework, place))
     if not place.exists() and (place.suffix or len(place.parts) > 1):
         raise RequestError(f"RUN={name}: there is no such file or folder; `grpolab status --json` lists signatures")
     results = results_of(arguments)
     if not arguments.uri:
         try:
-            return diagnose(inspect.find_run(results, name))
+            return read_run(inspect.find_run(results, name))
         except RequestError:
             if len(name) != 32 or not results.store.is_file():  # an MLflow run id has 32 hex digits
                 raise
-    from grpolab.doctor.evidence import to_evidence
-    from grpolab.readers.logs import read_rows
     from grpolab.run import tracking
 
     uri = tracking_uri(results, arguments.uri)
@@ -289,4 +317,4 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     # An MLflow run: by its folder if it is ours and here, else by the metrics in the store.
     run, rows = next(read_runs(uri, name))
     folder = results.run(run.data.tags["signature"]) if "signature" in run.data.tags else None
-    return diagnose(folder) if folder and folder.is_dir() else examine(to_evidence(read_rows(name, rows)))
+    return read_run(folder) if folder and folder.is_dir() else to_evidence(read_rows(name, rows))

@@ -7,7 +7,7 @@ mean reward of a piece stands for an evaluation. Everything else follows the rul
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor import section
+from grpolab.doctor.causes import Finding
 from grpolab.doctor.evidence import REWARD, SPANS, TABLES, Evidence, least_fall, pieces, to_evidence
 from grpolab.doctor.page import examine
 from grpolab.doctor.run_folder import read_run
@@ -186,9 +187,18 @@ def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
 
 
 def write_report(
-    results: Results, runs: Sequence[FoundRun], notes: Sequence[str], arms: Arms, baseline: str | None, output: Path
+    results: Results,
+    runs: Sequence[FoundRun],
+    notes: Sequence[str],
+    arms: Arms,
+    baseline: str | None,
+    output: Path,
+    application: Callable[[StudyRuns, Mapping[str, tuple[Finding, ...]]], str] = lambda study, causes: "",
 ) -> Path:
-    """Write the report of found runs; return the path of report.md. Raises RequestError as `make_study`."""
+    """Write the report of found runs; return the path of report.md. Raises RequestError as `make_study`.
+
+    `application` gets the study and the findings of each run, and returns what report.html holds besides the text.
+    """
     from grpolab.report.page import write_found  # imported late: drawing loads slowly
 
     study, placed, grouping = make_study(results, output.name, runs, arms, baseline)
@@ -211,4 +221,5 @@ def write_report(
     seen = {run.signature: replace(run.evidence, thresholds=study.thresholds, metric=REWARD) for run in placed}
     causes = {signature: examine(run).findings for signature, run in seen.items()}
     diagnosis = section.write([*section.examined(study, causes)])
-    return write_found(study, output, table, list(find_gaps(placed)), diagnosis)
+    lacks = list(find_gaps(placed))
+    return write_found(study, output, table, lacks, diagnosis, application(study, causes))

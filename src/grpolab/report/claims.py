@@ -72,6 +72,7 @@ class Claim:
     margin_sds: float = np.nan  # the margin in standard deviations of the seeds' differences
     flags: tuple[str, ...] = ()
     sentence: str
+    question: Question | None = None  # the numbers behind it; None of a placebo pair
 
     @property
     def is_finding(self) -> bool:
@@ -208,7 +209,7 @@ def _write(question: Question, decision: Decision) -> Claim:
         | {"n": n, "seeds": len(question.values_STA), "size": size, "short": short, "tasks": tasks}
         | {"effect": effect, "low": low, "high": high, "disagreement": disagreement, "margin_sds": margin_sds}
         | {"p": decision.p, "adjusted_p": decision.adjusted_p, "q": decision.q, "flags": flags}
-        | {"sentence": effects.sentence(question, decision, f"{found} ({label})", size, flags)}
+        | {"sentence": effects.sentence(question, decision, f"{found} ({label})", size, flags), "question": question}
     )
     return Claim(**record)
 

@@ -30,10 +30,11 @@ _TEMPLATES = Environment(
 )
 
 
-def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
+def from_markdown(text: str, folder: Path, root: Path | None = None, application: str = "") -> str:
     """Return the page of a Markdown text in `folder`; its PNG files, which lie below it or `root`, stand inside.
 
     After its title stands a table of contents. A paragraph that is one picture, and the one below it, become a figure.
+    `application`: elements that come last, the page's numbers and the program that shows them.
     """
     tokens = _MARKDOWN.parse(text)
     sections: list[tuple[str, str]] = []  # the anchor and title of each heading
@@ -49,7 +50,11 @@ def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
     head = next((n + 1 for n, token in enumerate(tokens) if token.type == "heading_close"), 0)
     opening, rest = (_MARKDOWN.renderer.render(part, _MARKDOWN.options, {}) for part in (tokens[:head], tokens[head:]))
     return _TEMPLATES.get_template("report.html").render(
-        title=sections[0][1] if sections else "", opening=opening, sections=sections[1:], rest=rest
+        title=sections[0][1] if sections else "",
+        opening=opening,
+        sections=sections[1:],
+        rest=rest,
+        application=application,
     )
 
 

@@ -32,7 +32,7 @@ from grpolab.paths import Results, write_atomic
 from grpolab.quantities import Thresholds
 from grpolab.records import check_journal, check_provenance, parse_lines, read_provenance
 from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes, read_outcome
-from grpolab.vocabulary import DAMAGED, RESULTS
+from grpolab.vocabulary import DAMAGED, RESULTS, UNFINISHED
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
 NUMBERS = "numbers"
@@ -51,19 +51,28 @@ _FORMAT = " ".join(("1", *sorted(_NOT_METRICS)))  # raise the number if the same
 Runs = dict[str, pd.DataFrame]
 
 
-def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
-    """Read the runs that have an outcome. One whose files do not match it gets the outcome `damaged` and no records."""
+def read_runs(results: Results, signatures: Iterable[str], unfinished: bool = False) -> Runs:
+    """Read the runs that have an outcome. One whose files do not match it gets the outcome `damaged` and no records.
+
+    With `unfinished` also those that have only a journal, up to its last whole line, as an outcome of this name.
+    """
     outcomes: list[dict[str, Any]] = []
     journals: list[pa.Table] = []
     for signature in signatures:
         folder = results.run(signature)
         try:
-            if (outcome := read_outcome(folder)) is None:
+            outcome = read_outcome(folder)
+            if outcome is None and unfinished and (folder / JOURNAL).is_file():
+                outcome = {"outcome": UNFINISHED}
+            if outcome is None:
                 continue
             row = _outcome_row(outcome, provenance := read_provenance(folder))
-            if outcome["outcome"] in RESULTS:
-                check_provenance(folder, provenance)
-                journal = read_journal(folder, outcome.get("journal_sha256"), results.is_ours)
+            if outcome["outcome"] in (*RESULTS, UNFINISHED):
+                if outcome["outcome"] == UNFINISHED:
+                    journal = _read_so_far(folder)
+                else:
+                    check_provenance(folder, provenance)
+                    journal = read_journal(folder, outcome.get("journal_sha256"), results.is_ours)
                 journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
         except Damaged as damage:
             row = _outcome_row({}, {}) | {"outcome": DAMAGED, "reason": str(damage)}
@@ -130,6 +139,12 @@ def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -
             feather.write_feather(table.replace_schema_metadata({"key": key}), file, compression="lz4")
             write_atomic(folder / CACHE, file.getvalue(), durable=False)
     return table
+
+
+def _read_so_far(folder: Path) -> pa.Table:
+    """Read the journal of a run that may still train; a line that is half written is left out. Raises Damaged."""
+    content = read_bytes(folder / JOURNAL) or b""
+    return _columns(parse_lines(content[: content.rfind(b"\n") + 1], folder / JOURNAL))
 
 
 def make_frame(records: list[dict[str, Any]]) -> pd.DataFrame:

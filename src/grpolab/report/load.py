@@ -26,6 +26,7 @@ from grpolab.quantities import Thresholds
 from grpolab.report.journals import NUMBERS, TABLES, Runs, kind_of_cpu, read_runs
 from grpolab.report.plans import Plan, plans_of
 from grpolab.report.text import count, listing
+from grpolab.run_files import JOURNAL
 from grpolab.vocabulary import MISSING, RESULTS
 
 KEYS = ["facet", "arm", "seed"]  # the index of a run's numbers within a study
@@ -125,8 +126,10 @@ class StudyRuns:
         return {table: getattr(self, table).groupby(["variant", "seed"]).indices for table in TABLES}
 
 
-def load(results: Results, name: str) -> list[StudyRuns]:
+def load(results: Results, name: str, unfinished: bool = False) -> list[StudyRuns]:
     """Load a study, preceded by the studies that it includes (it then has no cells of its own).
+
+    With `unfinished` also what its runs without an outcome have written so far.
 
     Plans and runs are those of this folder, else those of the committed outcome. Raises RequestError if neither knows
     the study, or if seeds that chose its tuned values are to judge them.
@@ -140,15 +143,17 @@ def load(results: Results, name: str) -> list[StudyRuns]:
                     f"study={plan['study']}: seed {seeds} of {cells} chose the values of tuned={tuning['study']}, so it"
                     " cannot judge them: sweep it with other seeds"
                 )
-    runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
+    runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]), unfinished)
     return [study_of(results, plan, runs) for plan in plans]
 
 
-def read_all(results: Results, signatures: Iterable[str]) -> Runs:
+def read_all(results: Results, signatures: Iterable[str], unfinished: bool = False) -> Runs:
     """Read the runs among `signatures` that have an outcome: from their folders, the others from the reference."""
     wanted = list(signatures)
     committed = _of_reference(results, wanted)
-    runs = read_runs(results, (signature for signature in wanted if signature not in committed))
+    if unfinished and any((results.run(signature) / JOURNAL).is_file() for signature in committed):
+        committed = set()  # they are trained again
+    runs = read_runs(results, (signature for signature in wanted if signature not in committed), unfinished)
     if not committed:
         return runs
     return {table: _joined(frame, _read_table(results, table, committed)) for table, frame in runs.items()}

@@ -43,6 +43,7 @@ COMMITTED = (
 MANY_FIGURES, MOST_WORKERS = 12, 4  # a process takes some seconds to begin
 Progress = Callable[[str], None]
 Section = Callable[[Sequence[StudyRuns]], str]  # writes Markdown about some studies; empty where there is none
+Application = Callable[[Sequence[StudyRuns], Sequence[Claim]], str]  # HTML elements that make the page interactive
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,18 @@ class StudyPage:
 
 
 def write(
-    results: Results, study: str, progress: Progress = lambda line: None, diagnosis: Section = lambda studies: ""
+    results: Results,
+    study: str,
+    progress: Progress = lambda line: None,
+    diagnosis: Section = lambda studies: "",
+    application: Application = lambda studies, claims: "",
 ) -> Path:
     """Draw every figure, write every table and the report of a study; return the path of report.md.
 
     Beside it stand report.html and gallery.html. `progress` gets a line for each step, and at the end the screen that
-    the report begins with; `diagnosis` writes the section about runs in which something is wrong. Raises RequestError
-    when the study has not been planned, or mixes runs that must not be compared.
+    the report begins with; `diagnosis` writes the section about runs in which something is wrong, `application` what
+    report.html holds besides the text. Raises RequestError when the study has not been planned, or mixes runs that must
+    not be compared.
     """
     output = results.output(study)
     state = screen.state_of(results, study)
@@ -93,12 +99,14 @@ def write(
         _missing(studies),
         *_verdicts(claims, output),
     ]
-    path = _write_report(sections, output)
+    path = _write_report(sections, output, application(studies, claims))
     progress(f"\n{brief.strip_markdown(first)}\n")
     return path
 
 
-def write_found(study: StudyRuns, output: Path, runs: str, lacks: Sequence[str], diagnosis: str) -> Path:
+def write_found(
+    study: StudyRuns, output: Path, runs: str, lacks: Sequence[str], diagnosis: str, application: str = ""
+) -> Path:
     """Write the report of runs that others made, report.md and report.html in `output`; return the path of report.md.
 
     In Markdown, `runs` names them, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
@@ -114,13 +122,13 @@ def write_found(study: StudyRuns, output: Path, runs: str, lacks: Sequence[str],
         _write_runs(StudyPage(study, pictures, written)),
         diagnosis,
     ]
-    return _write_report(sections, output)
+    return _write_report(sections, output, application)
 
 
-def _write_report(sections: Iterable[str], output: Path) -> Path:
+def _write_report(sections: Iterable[str], output: Path, application: str) -> Path:
     """Write report.html, then report.md, whose presence says that everything is drawn."""
     text = _blocks(sections) + "\n"
-    write_text_atomic(output / "report.html", html.from_markdown(text, output))
+    write_text_atomic(output / "report.html", html.from_markdown(text, output, application=application))
     write_text_atomic(output / "report.md", text)
     return output / "report.md"
 

@@ -45,6 +45,7 @@ class Question:
     looks: tuple[int, ...]
     family: str  # the registration, or the study; questions of one family are decided together
     label: str
+    seeds: tuple[int, ...] = ()  # S of them
     why: str = ""
     void: str = ""  # the reason why nothing can be decided
     gaps: str = ""  # a note about runs that ended early or are left out, and seeds that began low
@@ -170,6 +171,7 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
         words: dict[str, Any] = {
             "family": family,
             "label": label,
+            "seeds": tuple(values.index),
             "why": why,
             "void": void,
             "gaps": _gaps(cells, values.index, entry),

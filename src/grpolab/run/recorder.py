@@ -162,14 +162,19 @@ def sample_table(
     rollout: Rollout, trained: TrainingBatch, updates: list[Update], policy: Policy, group: int
 ) -> pa.Table:
     """Return one row per completion token; ratio and clipping are from `updates`, the last pass over the batch."""
+    assert trained.old_entropy_BT is not None
+    assert trained.old_log_probs_BT is not None
     order_B = torch.argsort(trained.rows_B)
     mask_BT = trained.mask_BT[order_B].cpu()
     row_N, position_N = mask_BT.nonzero(as_tuple=True)
     rows = row_N.tolist()
 
+    def in_order(values_BT: torch.Tensor) -> list[Any]:
+        return values_BT[order_B].cpu()[mask_BT].tolist()
+
     def of_tokens(pieces: list[torch.Tensor]) -> list[Any]:
         shaped = [piece.expand_as(update.batch.mask_BT) for piece, update in zip(pieces, updates, strict=True)]
-        return torch.cat(shaped)[order_B].cpu()[mask_BT].tolist()
+        return in_order(torch.cat(shaped))
 
     def of_rows(values_B: torch.Tensor) -> list[float]:
         return values_B.cpu()[row_N].tolist()
@@ -188,6 +193,10 @@ def sample_table(
         "token": policy.tokenizer.convert_ids_to_tokens(of_tokens([update.batch.tokens_BT for update in updates])),
         "old_log_prob": of_tokens([update.inputs.old_log_probs_BT for update in updates]),
         "ratio": of_tokens([update.log_ratio_BT.exp() for update in updates]),
+        "entropy": in_order(trained.old_entropy_BT),  # of the policy that sampled
+        "gap": in_order(
+            trained.sampler_log_probs_BT - trained.old_log_probs_BT
+        ),  # 0 where the sampler's are the old ones
         "clipped": ["low" if low else "high" if high else "" for low, high in zip(low_N, high_N, strict=True)],
     }
     return pa.table(columns)

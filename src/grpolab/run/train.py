@@ -4,7 +4,7 @@ It starts     in `run`, once no other process holds its folder and it has no out
 It resumes    in `resume`, at the newest sound checkpoint that fits the journal.
 It ends       by `Ending`: after its last planned step, when its time is up, or by its early stop.
 It diverges   by `Diverged`, where loss, gradient, weights or evaluation are no longer finite.
-It is stopped by `Interrupted`, at a rollout boundary: its checkpoint is saved, and it has no outcome.
+It is interrupted by a signal (`Interrupted`), at a rollout boundary: it has a checkpoint, and no outcome.
 It fails      by any other exception, in `_run_leased`; a full or read-only disk is no failure of the run.
 
 Every random draw is a hash of (seed, purpose, step, prompt, sample, token), so that a killed run repeats its batch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from grpolab.errors import RequestError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 def draw_all(results: Results, study: str) -> None:
     """Draw the figures, tables and report of a study, and print the report's first screen."""
     from grpolab.doctor.section import assess, section
+    from grpolab.look.page import application
     from grpolab.report import page
 
     def diagnosis(studies: Sequence[StudyRuns]) -> str:
@@ -25,7 +28,7 @@ def draw_all(results: Results, study: str) -> None:
         return section(studies)
 
     ensure_geometry(results)
-    page.write(results, study, say, diagnosis)
+    page.write(results, study, say, diagnosis, partial(application, now=datetime.now(UTC)))
 
 
 def assess_runs(results: Results, study: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from grpolab.errors import RequestError
+from grpolab.look.live import written_meanwhile
 from grpolab.paths import DISK_ERRORS, REPORT_FILES, plain
 from grpolab.run_files import JOURNAL
 from grpolab.studies import drawing
@@ -47,15 +48,20 @@ def sweep(
     with launch.interruptible(), engine if todo else nullcontext():
         request.write_plans(retry_failed)
         launch.say_plan(request, todo)
+        if todo and report:
+            file = request.results.output(request.name) / "report.html"
+            say(f"to look at it meanwhile: {file} (from the first minute on), or `grpolab watch {request.name}`")
         with launch.mirrored(request.results, request.tracking_uri, request.name):
-            while todo:
-                launch.train(request, todo, engine)
-                if not looks:
-                    break
-                request, todo = _next_look(request, looks, engine, retry_failed)
-                request.write_plans(retry_failed)
-                if todo:
-                    launch.say_plan(request, todo)
+            live = written_meanwhile(request.results, request.name) if todo and report else nullcontext()
+            with live:
+                while todo:
+                    launch.train(request, todo, engine)
+                    if not looks:
+                        break
+                    request, todo = _next_look(request, looks, engine, retry_failed)
+                    request.write_plans(retry_failed)
+                    if todo:
+                        launch.say_plan(request, todo)
             if not has_trained:
                 say("0 cells to train: every run has its outcome")
             # Before the mirror ends, so that figures and tables reach the tracking store too.

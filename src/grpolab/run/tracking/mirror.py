@@ -19,13 +19,13 @@ from grpolab.errors import Damaged, RequestError
 from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.identity import SIGNATURE_LENGTH, dotted
 from grpolab.meanings import METRICS, TAGS
-from grpolab.paths import Results
+from grpolab.paths import Results, write_json_atomic
 from grpolab.records import check_policy, read_plan, read_provenance, read_result, read_settings
 from grpolab.run.folder import is_begun
 from grpolab.run.lease import is_taken
-from grpolab.run.tracking import sqlite_file
+from grpolab.run.tracking import is_server, sqlite_file
 from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure
-from grpolab.run.tracking.ui import chart_tags
+from grpolab.run.tracking.ui import HOST, PORT, chart_tags
 from grpolab.run.watch import exclusive
 from grpolab.run_files import (
     EACH,
@@ -205,7 +205,7 @@ def _mirror_study(results: Results, store: Store, plan: Record, last: bool) -> l
     experiment_id = store.open_experiment(study, {NOTE: plan["question"]} | chart_tags(plan))
     assessment = read_assessment(results, study)
     current = {(cell["variant"], str(cell["seed"])): cell["signature"] for cell in plan["cells"]}
-    variants = {variant for variant, _ in current}
+    variants, ids = {variant for variant, _ in current}, dict[str, str]()
     runs, renamed = dict[tuple[str, str], Run](), dict[str, Run]()
     for run in client.search_runs([experiment_id], max_results=MOST_RUNS):
         variant, seed, signature = (run.data.tags.get(name, "") for name in ("variant", "seed", "signature"))
@@ -219,9 +219,14 @@ def _mirror_study(results: Results, store: Store, plan: Record, last: bool) -> l
             continue
         mirrored = runs.get((cell["variant"], cell["signature"])) or renamed.get(cell["signature"])
         try:
-            _mirror_run(client, experiment_id, read_cell(results, plan, cell, assessment), mirrored)
+            cell_run = read_cell(results, plan, cell, assessment)
+            ids[cell["signature"]] = _mirror_run(client, experiment_id, cell_run, mirrored)
         except (Damaged, ValueError, KeyError, OSError) as error:  # one damaged folder does not stop the others
             problems.append(f"run {cell['signature']} cannot be copied: {error}"[:MAX_PROBLEM])
+    root = store.uri.rstrip("/") if is_server(store.uri) else f"http://{HOST}:{PORT}"
+    places = {"pages": f"{root}/#/experiments/{experiment_id}/runs", "runs": ids}
+    if read_object(file := results.mlflow_runs(study)) != places:
+        write_json_atomic(file, places, durable=False)
     if last:
         _summarise(client, experiment_id, plan, results)
     return problems
@@ -242,8 +247,8 @@ def _summarise(client: MlflowClient, experiment_id: str, plan: Record, results: 
     client.set_terminated(run_id, "FINISHED", start)
 
 
-def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run: Run | None) -> None:
-    """Make a cell's run in MLflow equal to its folder and to its assessment by report and doctor."""
+def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run: Run | None) -> str:
+    """Make a cell's run in MLflow equal to its folder and its assessment by report and doctor; return its id."""
     name, folder, outcome, status = cell_run.name, cell_run.folder, cell_run.outcome, cell_run.status
     ending = outcome["outcome"] if outcome else None
     tags = cell_run.tags | {"mlflow.runName": name, "mlflow.user": getpass.getuser(), NOTE: _describe(outcome)}
@@ -269,7 +274,7 @@ def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run
     if metrics or new_tags:
         client.log_batch(run_id, metrics, tags=new_tags)
     if is_same and (status == "FINISHED" or not (metrics or new_tags)):
-        return
+        return run_id
     if "outcome" in run.data.tags:  # it failed, and is tried again
         client.delete_tag(run_id, "outcome")
     settings = {key: value for key, value in read_settings(folder).items() if key != "machine"}
@@ -285,6 +290,7 @@ def _mirror_run(client: MlflowClient, experiment_id: str, cell_run: CellRun, run
         client.update_run(run_id, status)
     elif status != run.info.status:
         client.set_terminated(run_id, status, course.end)
+    return run_id
 
 
 def _describe(outcome: Record | None) -> str:

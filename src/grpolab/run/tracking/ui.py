@@ -19,7 +19,7 @@ from grpolab.run_files import Record
 from grpolab.study_names import not_planned
 from grpolab.terminal import say
 
-HOST = "127.0.0.1"
+HOST, PORT = "127.0.0.1", 5000
 PORTS_TRIED = 50
 # Without job execution and with one worker the server has 2 processes and 0.5 GB instead of 14 and 2.7 GB.
 # PYTHONSAFEPATH: the processes that it starts import nothing from the working directory.
@@ -43,7 +43,7 @@ def chart_tags(plan: Record) -> dict[str, str]:
     }
 
 
-def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], object] = say) -> None:
+def serve(results: Results, uri: str, study: str, port: int = PORT, say: Callable[[str], object] = say) -> None:
     """Print the links to a study's charts, and show the store until Ctrl-C. Raises RequestError if there is none."""
     check_store(uri)
     plan, file = read_plan(results.plan(study)), sqlite_file(uri)
