@@ -23,10 +23,7 @@ RANDOM = "random"
 
 
 def make_score(settings: RewardSettings, task: Task) -> Score:
-    """Return the task's score, or a user's `function(prompt, answer, completion)`.
-
-    Raises RequestError if the user's function cannot be used.
-    """
+    """Return the task's score, or the user's own. Raises RequestError if the user's function cannot be called."""
     if settings.function is None:
         return task.score
     function = resolve(LOAD_OBJECT)("reward.function", settings.function)

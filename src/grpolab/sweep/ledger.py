@@ -228,8 +228,7 @@ class JournalReader:
     def facts(self) -> Facts:
         """Return the facts that COLUMNS names, as far as the journal has them.
 
-        Clip fractions leave out the first optimiser step on each batch, where every ratio is 1, unless a batch has only
-        one.
+        Clip fractions leave out the first optimiser step on each batch, where every ratio is 1, if there are others.
         """
         clipped = self._clipped[True] or self._clipped[False]
         return self._facts | ({name: fmean(step[name] for step in clipped) for name in clipped[0]} if clipped else {})

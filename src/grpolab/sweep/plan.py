@@ -340,8 +340,7 @@ def _list_values(override: Override, problems: list[str]) -> list[str]:
 def _level_name(overrides: Sequence[str]) -> str:
     """Return overrides as a level's name: short, one word, no slash (slashes join levels to variants).
 
-    A long path loses its folders, and too many overrides lose the last ones; four digits of a hash then tell such names
-    apart.
+    A long path loses its folders, too many overrides lose the last ones; four digits of a hash tell such names apart.
     """
     texts = [text if len(text) <= LONG_VALUE else re.sub(r"[^=,{}:\[\]]*/", "", text) for text in overrides]
     short = [text for index, text in enumerate(texts) if len(",".join(texts[: index + 1])) <= MOST_LABEL]
