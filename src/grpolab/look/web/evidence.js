@@ -14,7 +14,7 @@ const ROW = 64;
 export function differencesOf(claim) {
   const head = ["task", "seed", claim.log ? `factor of ${claim.metric}` : `difference in ${claim.metric}`, "margin", "used"];
   const rows = claim.tasks.flatMap(({ name, margin, differences }) =>
-    differences.map(([seed, value], i) => [name, seed, value ?? NaN, margin ?? NaN, i < claim.n ? "yes" : "came later"]),
+    differences.map(([seed, value], i) => [name, seed, value ?? NaN, margin ?? NaN, i < claim.n ? "yes" : claim.n ? "came later" : "before the first look"]),
   );
   return [head, ...rows];
 }
@@ -37,15 +37,15 @@ export function drawDots(sweep, claim) {
   const picture = shape("svg", { width: BROAD, height, viewBox: `0 0 ${BROAD} ${height}`, role: "img", "aria-label": label });
   tasks.forEach(({ name, start, seeds, margin, mean, half }, row) => {
     const y = row * ROW;
-    const title = name + (start === null ? "" : `, start ${number(start)}`) + (seeds.length ? `: ${effectText(mean, claim.log)}` : ": no number");
+    const title = name + (start === null ? "" : `, start ${number(start)}`) + (Number.isFinite(mean) ? `: ${effectText(mean, claim.log)}` : "");
     picture.append(words(8, y + 12, title, { fill: ink("ink"), "font-size": 11.5 }));
     if (margin > 0) picture.append(shape("rect", { x: to(-margin), y: y + 18, width: to(margin) - to(-margin), height: 40, fill: ink("band") }));
     picture.append(shape("path", { d: `M${to(0)} ${y + 18}v40`, stroke: ink("soft") }));
-    const lines = (half >= 0 ? `M${to(mean - half)} ${y + 48}H${to(mean + half)}` : "") + (seeds.length ? `M${to(mean)} ${y + 42}v12` : "");
+    const lines = (half >= 0 ? `M${to(mean - half)} ${y + 48}H${to(mean + half)}` : "") + (Number.isFinite(mean) ? `M${to(mean)} ${y + 42}v12` : "");
     picture.append(shape("path", { d: lines, stroke: colour, "stroke-width": 2.2 }));
     seeds.forEach(({ seed, value, early }, i) => {
       const place = { cx: to(value), cy: y + 28 + ((i % 3) - 1) * 5, r: 3.6 };
-      const title = shape("title", {}, `seed ${seed}: ${effectText(value, claim.log)}${early ? "" : " (came later)"}`);
+      const title = shape("title", {}, `seed ${seed}: ${effectText(value, claim.log)}${early ? "" : claim.n ? " (came later)" : " (before the first look)"}`);
       picture.append(shape("circle", { ...place, fill: early ? colour : ink("paper"), "fill-opacity": 0.75, stroke: colour }, title));
     });
   });

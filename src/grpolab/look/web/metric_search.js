@@ -2,7 +2,7 @@
 
 import { element, soft } from "./elements.js";
 
-/** Return the metrics that a text finds, those first whose name has its first word.
+/** Return the metrics that a text finds: the one of that very name, then those whose name has its first word.
  * @param {Record<string, Metric>} metrics @param {string[]} names @param {string} text */
 export function search(metrics, names, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -10,7 +10,7 @@ export function search(metrics, names, text) {
     const all = `${name} ${metrics[name].meaning} ${metrics[name].unit} ${metrics[name].kind}`.toLowerCase();
     return words.every((word) => all.includes(word));
   });
-  const rank = (/** @type {string} */ name) => Number(!name.toLowerCase().includes(words[0] ?? ""));
+  const rank = (/** @type {string} */ name) => (name.toLowerCase() === words[0] ? -1 : Number(!name.toLowerCase().includes(words[0] ?? "")));
   return found.sort((a, b) => rank(a) - rank(b));
 }
 

@@ -90,7 +90,7 @@ export function linesOf({ seeds }, panel) {
  * @param {Picture} picture @param {string} [row] @returns {[number, number]} */
 export function xRange(picture, row) {
   if (picture.zoom.length) return [picture.zoom[0], picture.zoom[1]];
-  const xs = picture.panels.filter((panel) => !row || panel.row === row).flatMap((panel) => linesOf(picture, panel).map(({ x }) => x));
+  const xs = picture.panels.filter((panel) => !row || panel.row === row).flatMap((panel) => linesOf(picture, panel).map(({ x }) => x)).filter((x) => x.length);
   const [low, high] = [Math.min(...xs.map((x) => x[0])), Math.max(...xs.map((x) => x[x.length - 1]))];
   return low < high ? [low, high] : low === high ? [low - 0.5, high + 0.5] : [0, 1];
 }

@@ -50,7 +50,7 @@ export function runsView(root, app) {
       if (asked !== listed) {
         listed = asked;
         rows = rowsOfRuns(sweep, state);
-        count.textContent = `${rows.length} cells`;
+        count.textContent = `${rows.length} ${rows.length === 1 ? "cell" : "cells"}`;
         show(MOST);
       }
       if (!open || opened !== state.run) {

@@ -6,6 +6,7 @@ import { canvas, words } from "./drawing.js";
 import { choice, element, shape, soft, switcher, table } from "./elements.js";
 import { number, signed } from "./numbers.js";
 
+const MOST_ROWS = 200; // of a table: it costs more than the coloured text, and CSV has them all
 const COLOURS = { ratio: "importance ratio", clip: "clip side", advantage: "advantage", entropy: "entropy", gap: "sampler gap" };
 const NOT_KEPT = "this run kept no completions of that prompt at that step";
 const SIDES = /** @type {Record<string, string>} */ ({ "^": "clipped above", v: "clipped below", ".": "not clipped" });
@@ -158,7 +159,7 @@ function groupOf({ name, prompt, completions }, g, by, most) {
     return element("li", {}, parts, element("p", { class: "text" }, ...spans));
   });
   const tables = completions.map(({ one, tokens }, c) =>
-    table(`completion ${c + 1}: ${partsOf(one)}`, ["token", ...FACTS], tokens.map((token) => [visible(token.text), ...textsOf(token)])),
+    table(`completion ${c + 1}, its first tokens: ${partsOf(one)}`, ["token", ...FACTS], tokens.slice(0, MOST_ROWS).map((token) => [visible(token.text), ...textsOf(token)])),
   );
   const wide = completions.some(({ tokens }) => tokens.length > 40) ? "100%" : "270px"; // short ones stand side by side
   const list = element("ol", { style: `--wide: ${wide}` }, ...items);
