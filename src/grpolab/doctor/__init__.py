@@ -1,4 +1,4 @@
-"""The doctor: causes of trouble in a training run, found from its numbers alone."""
+"""The doctor finds the causes of trouble in a training run, from the run's numbers alone."""
 
 from grpolab.doctor.causes import Finding
 from grpolab.doctor.page import CAUSES, SYMPTOMS, Diagnosis, diagnose, diagnose_log, examine

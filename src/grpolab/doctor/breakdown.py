@@ -26,25 +26,24 @@ from grpolab.vocabulary import DIVERGED, counterfactual
 UNCLIPPED = "ratio"  # the `kernel` that is the surrogate without a clip
 KL_HUGE = 10.0  # nat per token: a mean of exp(difference), which a few tokens make
 KL_FAR = 1.0  # nat per token: a factor of e on every token
-COURSE = 10  # rows: fewer have no beginning and end to compare
+COURSE = 10  # rows of a log: fewer are too short to compare beginning and end
 GRADIENT_GROWTH = 10.0
 KL_DOMINATES = 10.0  # beta times KL, in advantages (which are about 1)
-CELL_RATIO = 5.0  # of a token with A < 0: the clip would have let a token with A > 0 go at 1.2
+CELL_RATIO = 5.0  # ratio of a token with A < 0; for A > 0, the clip acts from 1.2 on
 CELL_SHARE = 0.2  # of the updates
 ENTROPY_HALVED = 0.5  # of the start: enough where a setting asks for it
 THIRD, LONGER = 1 / 3, 2.0  # parts of a run that are compared, and the length of the last over that of the first
 SPREAD_GONE = 0.1  # of the standard deviation at the start
-# Measure of the distance of sampler and trainer -> what precision alone makes of it: the largest difference in nat, its
-# mean, a KL, and the mean difference in probability.
+# Measure of the distance between sampler and trainer -> the largest value that precision alone causes.
 GAPS = {"gap/mean": 0.02, "gap/kl": 5e-3, "gap/probability": 0.02, "gap/sampler_trainer": 0.1}
 GAP_GROWTH = 5.0  # the last over the first
 MUST_BE_FINITE = ("loss", "grad_norm", "kl_ref/k3", "entropy/behaviour", REWARD, "ratio/token_max")
 LASTS = 2  # rows: one row may be a gradient that mixed precision skipped
-LOST = 0.9  # share of the start that is nearly all of it: small batches alone can cost three quarters
+LOST = 0.9  # share of the starting score that counts as nearly all; in small batches noise alone costs three quarters
 
 
 def describe_fall(run: Evidence) -> str | None:
-    """Say from where to where the score fell; None where it did not, or nothing says so."""
+    """Say from which value to which the score fell; None if it did not fall, or is not known."""
     metric, score = run.score
     if len(score) < 2:
         return None
@@ -63,7 +62,7 @@ def describe_fall(run: Evidence) -> str | None:
 
 
 def believable_fall(run: Evidence) -> float:
-    """Return the least fall of the score that is believed: of a mean reward, three times what neighbours differ by."""
+    """Return the least fall of the score that is no noise; for rewards, three times their noise (`neighbour_noise`)."""
     metric, score = run.score
     if metric != REWARD:
         return Thresholds.collapse_drop
@@ -72,9 +71,9 @@ def believable_fall(run: Evidence) -> float:
 
 @rule
 def unclipped(run: Evidence) -> Finding | None:
-    """No clip acts on a reused batch, ratios leave the usual range, and what the policy could do was lost.
+    """No clip acts on a reused batch, ratios leave the usual clip range, and the score fell.
 
-    Of a run whose updates are not kept, and that has no clip, its numbers say how far the ratio went.
+    If the run's updates are not kept, the quantity `ratio_max` says how far the ratio went.
     """
     has_no_clip, largest_ratio = run.settings.get("kernel") == UNCLIPPED, run.numbers.get("ratio_max", np.nan)
     clips = [column(run.later, f"clip/{part}") for part in ("active", "outer", "capped")]
@@ -125,10 +124,10 @@ def kl_overflow(run: Evidence) -> Finding | None:
 
 @rule
 def kl_explosion(run: Evidence) -> Finding | None:
-    """The typical KL of the second half is more than a nat per token, and it did not begin there.
+    """The median KL of the second half of the run is above one nat per token, and was lower at the start.
 
-    One nat: under the reference a token is on average e times less likely. Single rows say nothing, since k3 is an
-    exponential that one token can make large.
+    At one nat a token is on average e times less likely under the reference. Single rows are no evidence, because k3 is
+    an exponential, which a single token can make large.
     """
     divergence, beta = run.values("kl_ref/k3"), run.setting("beta")
     end = median(divergence[len(divergence) // 2 :])
@@ -146,9 +145,9 @@ def kl_explosion(run: Evidence) -> Finding | None:
 
 @rule
 def gradient_explosion(run: Evidence) -> Finding | None:
-    """The typical gradient norm of the last fifth is ten times that of the first, where the reward did not rise.
+    """The median gradient norm of the last fifth of the run is at least ten times that of the first fifth.
 
-    Where it did it is a hundred times: growth that goes with learning is less.
+    A hundred times if the reward rose, because a norm may grow with learning, but not so much.
     """
     norms, limit = run.values("grad_norm"), run.setting("max_grad_norm", np.inf)
     fifth = len(norms) // 5
@@ -177,7 +176,7 @@ def _say_rate(run: Evidence) -> str:
 
 @rule
 def unbounded_cell(run: Evidence) -> Finding | None:
-    """Tokens with A < 0 reach large ratios in many updates, where no clip bounds them, and the gradient spikes."""
+    """Ratios of tokens with A < 0, which PPO's clip does not bound, are large in many updates; the gradient spikes."""
     if "ratio/token_max_neg" not in run.updates or ratio_is_off(run) or run.has_outer_cap:
         return None
     kernel = run.settings.get("kernel", "clipped")
@@ -207,7 +206,7 @@ def unbounded_cell(run: Evidence) -> Finding | None:
 
 @rule
 def entropy_explosion(run: Evidence) -> Finding | None:
-    """Entropy doubled at least, and the reward fell."""
+    """The entropy at least doubled, and the reward fell."""
     start, end = run.ends("entropy/behaviour")
     rewards, bonus = run.ends(REWARD), run.setting("entropy_coef")
     if not end > Thresholds.entropy_explosion * start or not rewards[1] < rewards[0]:
@@ -223,7 +222,7 @@ def entropy_explosion(run: Evidence) -> Finding | None:
 
 @rule
 def entropy_collapse(run: Evidence) -> Finding | None:
-    """Entropy fell to a quarter of its start (a bonus with the wrong sign: to half) and not because all is right."""
+    """Entropy fell to a quarter (to half, if the bonus has the wrong sign), but not because all answers are right."""
     start, end = run.ends("entropy/behaviour")
     bonus, unique = run.setting("entropy_coef"), run.ends("completions/unique")[1]
     right, wrong = run.all_right_and_wrong
@@ -246,7 +245,7 @@ def entropy_collapse(run: Evidence) -> Finding | None:
 
 @rule
 def length_blow_up(run: Evidence) -> Finding | None:
-    """Most completions are cut off at the end of the run and far fewer were at its start, or length does not pay."""
+    """Far more completions are cut off at the run's end than at its start, or lengths doubled and the reward fell."""
     start, end = run.ends("truncation/share")
     is_cut_off = end > TRUNCATED and start < TRUNCATED * end
     part = Thresholds.tail if is_cut_off else THIRD
@@ -272,7 +271,7 @@ def length_blow_up(run: Evidence) -> Finding | None:
 
 @rule
 def destroyed_policy(run: Evidence) -> Finding | None:
-    """A run that reports count as collapsed, with less than a tenth of its start at the end, and not paid for that."""
+    """The run collapsed to less than a tenth of its starting score, and its reward did not rise meanwhile."""
     fall = describe_fall(run)
     if not run.is_collapsed or not _is_destroyed(run) or not fall:
         return None
@@ -285,9 +284,9 @@ def destroyed_policy(run: Evidence) -> Finding | None:
 
 
 def _is_destroyed(run: Evidence) -> bool:
-    """Return whether nearly all of the starting score was lost and the reward did not rise.
+    """Return True if nearly all of the starting score was lost and the reward did not rise.
 
-    Other causes follow from that, so they are less sure.
+    The symptoms of other causes can follow from that, so these are then less sure.
     """
     score = run.score[1]
     before, after = run.ends(REWARD)
@@ -298,7 +297,7 @@ def _is_destroyed(run: Evidence) -> bool:
 
 
 def _pays_for_something_else(run: Evidence) -> bool:
-    """Return whether the reward rose while accuracy was lost, or surely fell less than half as much."""
+    """Return True if the reward rose while accuracy fell, or surely fell by less than half as much."""
     if run.score[0] == REWARD or run.reward_went in ("unknown", "down"):
         return False
     rewards = run.values(REWARD)
@@ -311,8 +310,8 @@ def _pays_for_something_else(run: Evidence) -> bool:
 def starving_variance(run: Evidence) -> Finding | None:
     """Nearly all groups of the second half of the run have equal rewards.
 
-    Most of them because nothing is right; or, whatever it is, the reward did not rise. Without a share of groups, their
-    standard deviation fell to a tenth.
+    Also, most of these groups must be all wrong, or the reward must not have risen. If the log lacks the share of such
+    groups, the standard deviation of the rewards must have fallen to a tenth.
     """
     start, end = run.ends("zero_variance/share", HALF)
     right, wrong = run.all_right_and_wrong
@@ -338,7 +337,7 @@ def starving_variance(run: Evidence) -> Finding | None:
 
 @rule
 def growing_sampler_gap(run: Evidence) -> Finding | None:
-    """The log-probs of sampler and trainer part more and more, to several times what they began with."""
+    """The gap between the log-probs of sampler and trainer grows to several times its first value."""
     if run.settings.get("staleness", 0):
         return None
     for metric, least in GAPS.items():

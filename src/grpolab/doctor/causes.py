@@ -1,13 +1,13 @@
-"""Causes of trouble: their sentences stand in `causes.yaml`, and each has a rule of its name that recognises it.
+"""Causes of trouble: `causes.yaml` has their sentences, and a rule (a function) of the same name recognises each.
 
     @rule
     def aliased_old_policy(run: Evidence) -> Finding | None:
 
-A rule stands in the file of the question that it answers (`ratio_is_one.py`, `first_pass.py`, `no_progress.py`,
-`breakdown.py`), its thresholds above the rules of that file, or in `evidence.py` where several files share one. Those
-that follow from arithmetic say so. The others rest on a reason that is given, or were set on development runs (seeds 0
-and 1, tasks addition and sorting; SHARPER again after a first scoring on seeds 10 and 11; those of a plateau and of a
-group of one after one on 12 and 13), never on the runs that `make bench WHAT=doctor` scores.
+Rules are grouped by the question that they answer (`ratio_is_one.py`, `first_pass.py`, `no_progress.py`,
+`breakdown.py`). Thresholds stand above a file's rules, shared ones in `evidence.py`. Some follow from arithmetic and
+say so. The others have a reason, or were set on development runs: seeds 0 and 1 of addition and sorting; SHARPER again
+after a scoring on seeds 10 and 11, those of `plateau` and `group_of_one` after one on 12 and 13. None was set on the
+runs that `make bench WHAT=doctor` scores.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from grpolab.doctor.evidence import Evidence
 from grpolab.framework_names import translate_advice
 from grpolab.report.text import number
 
-# Surest first. certain: an identity of arithmetic that every sound run keeps is broken, or a setting leaves no other
-# way out; likely: the numbers fit this cause and no other that the doctor knows; possible: they fit other causes too.
+# Surest first. certain: a sound run cannot have such numbers, by arithmetic, or a setting says so; likely: the numbers
+# fit this cause and no other that the doctor knows; possible: they fit other causes too.
 CONFIDENCES = ("certain", "likely", "possible")
 
 
@@ -39,7 +39,7 @@ class Finding:
     cause: str = ""
     says: str = ""
     remedy: str = ""
-    side: str = ""  # of a cause that has several, the one that this run shows
+    side: str = ""  # the variant of the cause that this run shows, if the cause has several
     words: Mapping[str, Any] = field(default_factory=dict)  # for the braces in its sentences
 
 
@@ -56,13 +56,13 @@ def say_change(what: str, before_and_after: tuple[float, float]) -> str:
     return f"{what} went from {number(before_and_after[0])} to {number(before_and_after[1])}"
 
 
-# Looks at a run's evidence; None where the numbers do not fit, or are not there.
+# Judges a run's evidence; None if the numbers do not fit the cause, or are missing.
 Rule = Callable[[Evidence], Finding | None]
 RULES: dict[str, Rule] = {}
 
 
 def rule(function: Rule) -> Rule:
-    """Make a function the rule of the cause of its name."""
+    """Register a function as the rule of the cause that has its name."""
     RULES[function.__name__] = function
     return function
 
@@ -76,7 +76,7 @@ class Cause:
 
     @property
     def says(self) -> str:
-        """The sentence about what happened, for every side of it."""
+        """The sentence about what happened, with the variants of all sides."""
         return self.sentences["says"]
 
     @property
@@ -85,7 +85,7 @@ class Cause:
         return self.sentences.get("remedy", "")
 
     def find(self, run: Evidence) -> Finding | None:
-        """Return what its rule finds in a run, in the words of the run's framework."""
+        """Return what the cause's rule finds in a run, in the words of the run's framework."""
         if (finding := RULES[self.name](run)) is None:
             return None
         says, remedy = (
@@ -104,7 +104,7 @@ class Symptom:
 
 
 def read_table() -> tuple[list[Symptom], dict[str, str]]:
-    """Return the symptoms of `causes.yaml`, last what is normal, and the metrics that a diagnosis needs."""
+    """Return the symptoms of `causes.yaml` (the last one holds what is normal), and the metrics that rules need."""
     text = Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8")
     table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     needed = table.pop("needed")

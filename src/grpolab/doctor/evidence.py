@@ -1,6 +1,6 @@
-"""The numbers of one run, as the rules look at them.
+"""The numbers of one run, in the form that the rules read.
 
-A column or a table that is missing is empty: a rule that needs it stays silent, and never guesses.
+A missing column or table is empty, and a rule that needs it reports nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Floats = NDArray[np.float64]
 
 MOST = 0.9  # share of updates or rollout steps that 'nearly all' means
 ROUNDING = 1e-4  # |log ratio| that two float32 forward passes of one policy can differ by (the loop asserts it)
-TRUNCATED = 0.5  # share of completions that are cut off, above which the usual one has no end
+TRUNCATED = 0.5  # share of completions that are cut off, above which most have no end token
 STILL_DEVIATION = 0.2  # largest |ratio - 1| of nearly all updates on a used batch: the usual clip range, never reached
 STILL_KL = 1e-4  # nat per token from the start, at the end of the run; only where no batch is reused
 REWARD = "reward/mean"  # the score of a run that was not evaluated
 SCORES = ("eval/accuracy_expected", "eval/accuracy_greedy", REWARD)  # the first that a run has is its score
 SPANS = 10  # equal pieces of a log, whose mean rewards stand for evaluations
-NOISE = 4  # standard errors of a piece's mean that a fall must be larger than, to be called a collapse
+NOISE = 4  # a fall is a collapse if it is larger than so many standard errors of a piece's mean
 HALF = 0.5  # of a run: a batch has too few groups to count one alone
 LEAST_OF_TREND = 4  # rewards: fewer have no trend with an error
-ONE_SIDE = 0.9  # of the groups with equal rewards (or of the range of the rewards): nearly all on one side
+ONE_SIDE = 0.9  # share of the groups with equal rewards (or of the rewards' range) that counts as nearly all
 # The field's clip range at each ratio level: PPO's and GRPO's, and GSPO's.
 USUAL_RANGE = {"token": 0.2, "sequence": 3e-4}
 
@@ -55,7 +55,7 @@ def ratio_deviations(updates: pd.DataFrame) -> Floats:
 
 
 def trend(values: Floats) -> tuple[float, float]:
-    """Return how much values change from first to last along their least-squares line, and its standard error."""
+    """Return the change from first to last along the values' least-squares line, and the change's standard error."""
     places = np.linspace(-0.5, 0.5, len(values))
     slope, mean = np.polyfit(places, values, 1)
     residuals = values - mean - slope * places
@@ -64,19 +64,19 @@ def trend(values: Floats) -> tuple[float, float]:
 
 
 def neighbour_noise(values: Floats) -> float:
-    """Return the noise (standard deviation) that differences of neighbours show, without trend; of two infinity."""
+    """Return the noise's standard deviation, estimated without trend from differences of neighbours; inf for two."""
     return float(np.std(np.diff(values))) / np.sqrt(2) if len(values) > 2 else np.inf
 
 
 def pieces(rollouts: pd.DataFrame) -> list[tuple[int, float]]:
-    """Return the last step and the mean reward of each of SPANS equal pieces of a log, or of fewer."""
+    """Cut a log into SPANS equal pieces, fewer if it is short; return each one's last step and mean reward."""
     steps, rewards = both(rollouts, "rollout_step", REWARD)
     parts = np.array_split(np.arange(len(steps)), min(SPANS, len(steps)) or 1)
     return [(int(steps[rows].max()), float(rewards[rows].mean())) for rows in parts if len(rows)]
 
 
 def least_fall(logs: Sequence[pd.DataFrame]) -> float:
-    """Return the fall of the mean reward that is a collapse in these logs: out of the noise, a tenth of its range."""
+    """Return how far the mean reward must fall to be a collapse: beyond the noise, and a tenth of its range."""
     means = [reward for log in logs for _, reward in pieces(log)]
     least = [Thresholds.collapse_drop * max(1.0, max(means) - min(means))] if means else []
     for values in (column(log, REWARD) for log in logs):
@@ -92,7 +92,7 @@ class Weights:
     count: int  # of all weights
     on_grid: float  # share that is exactly a bfloat16 number
     moved: float  # share that differs from the start; NaN where the start is not known
-    still: tuple[str, ...] = ()  # names of tensors of which nothing moved
+    still: tuple[str, ...] = ()  # names of tensors in which no weight moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ class Evidence:
     framework: str = "grpolab"  # whose log it is
     # `stability.run_quantities` of a run whose updates are not kept
     numbers: Mapping[str, float | bool] = field(default_factory=dict)
-    # Of the study that the run is looked at for; empty where there is none.
+    # From the study for which the run is diagnosed; empty if there is none.
     thresholds: Thresholds | None = None
     metric: str = ""
 
@@ -147,7 +147,7 @@ class Evidence:
 
     @cached_property
     def first(self) -> pd.DataFrame:
-        """The updates that are known to be the first on their batch."""
+        """The updates that are known to be the first ones on their batches."""
         return self.updates[self._is_first]
 
     @cached_property
@@ -157,7 +157,7 @@ class Evidence:
 
     @cached_property
     def updates_per_batch(self) -> int:
-        """Optimiser steps on one batch; 0 where the log does not tell."""
+        """Optimiser steps on one batch; 0 if the log does not tell."""
         return int(self.updates["rollout_step"].value_counts().max()) if self._is_first.any() else 0
 
     @cached_property
@@ -177,22 +177,22 @@ class Evidence:
 
     @property
     def peak_rate(self) -> float:
-        """The largest learning rate, else the one in the settings; NaN where neither is known."""
+        """The largest learning rate in the log, else the one in the settings; NaN if neither is known."""
         rate, in_settings = self.largest("learning_rate"), self.settings.get("learning_rate")
         return float(in_settings) if np.isnan(rate) and isinstance(in_settings, int | float) else rate
 
     @cached_property
     def is_still(self) -> bool:
-        """True if the policy hardly moves: on a used batch, or from the start where no batch is reused."""
+        """True if the policy hardly moves: by the ratios on reused batches, else by the KL from the start."""
         if len(self.deviations):
             return bool(np.quantile(self.deviations, MOST) < STILL_DEVIATION)
         return bool((self.values("kl_ref/exact")[-1:] < STILL_KL).any())
 
     @cached_property
     def has_moved(self) -> bool:
-        """True if the policy provably moved while a batch was used, although the ratio may be 1.
+        """True if the policy provably moved while a batch was used, even if all ratios are 1.
 
-        The sampler's log-probs stay the same; old log-probs that follow the weights move away from them.
+        Old log-probs that wrongly follow the weights move away from the sampler's log-probs, which stay the same.
         """
         gap = self.median("gap/sampler_trainer")
         return self.largest("kl_ref/exact") > STILL_KL if np.isnan(gap) else gap > ROUNDING
@@ -204,7 +204,7 @@ class Evidence:
 
     @cached_property
     def score(self) -> tuple[str, Floats]:
-        """The score over time, with its metric: of held-out items where it has two values at least, else the reward."""
+        """The score's metric and values: held-out accuracy if there are at least two evaluations, else the reward."""
         for metric in (self.metric, *SCORES):
             values = column(self.rollouts if metric == REWARD else self.evaluations, metric)
             values = values[np.isfinite(values)]
@@ -259,9 +259,9 @@ class Evidence:
 
     @cached_property
     def why_equal(self) -> Literal["right", "wrong", "mixed", "unknown"]:
-        """The kind of groups with equal rewards in the second half of the run: nearly all right, all wrong, or both.
+        """What the groups with equal rewards are in the second half of the run: nearly all right, all wrong, or mixed.
 
-        A log does not say what is right: there the mean reward lies at an end of the range of rewards.
+        If a log does not tell what is right, a mean reward at one end of the rewards' range does.
         """
         equal, (right, wrong) = self.ends("zero_variance/share", HALF)[1], self.all_right_and_wrong
         if equal > 0 and not np.isnan(right + wrong):
@@ -275,9 +275,10 @@ class Evidence:
 
     @cached_property
     def equal_groups(self) -> Floats:
-        """Share of groups with equal rewards; of a log without it 1 where all rewards of a row are equal, else 0.
+        """Share of groups with equal rewards, for each rollout step.
 
-        Such a log has a standard deviation of the rewards, or their least and largest; empty where it has neither.
+        If it is not logged: 1 if all rewards of a step are equal (by their standard deviation, or their least and
+        largest), else 0. Empty if these are not logged either.
         """
         if len(shares := self.values("zero_variance/share")):
             return shares

@@ -31,7 +31,7 @@ PADDING = 3  # tokens of padding in front of every prompt
 SHORT = 2  # tokens at which a sampler stops too early
 GROWTH = 2.0  # of the loss, from one rollout step to the next
 BREAKS = 6  # rollout step from which on the loss is NaN
-PIECE = 8  # rows in one forward of an old policy that is a model of its own
+PIECE = 8  # rows in one forward pass of an old policy that is a separate model
 
 
 class FaultyLearner(Learner):
@@ -44,28 +44,28 @@ class FaultyLearner(Learner):
 
 
 class Unchecked(FaultyLearner):
-    """A learner whose fault the check of the first update would notice."""
+    """A learner without the loop's check of the first update, which would notice its fault at once."""
 
     def check(self, update: Update) -> float:
         return update.log_ratio_BT.abs().max().item()
 
 
 class AliasedOldPolicy(FaultyLearner):
-    """The old log-probs are the live ones at every update, and not those of its batch's first."""
+    """At every update the old log-probs are the live ones, instead of those of the batch's first update."""
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
         return super().update(state, _forget_old(minibatch), rollout_tokens)
 
 
 class ResynchronisedOldPolicy(Unchecked):
-    """The old policy, a model of its own, gets the live weights before every update and is then asked."""
+    """Before every update a separate old model is given the live weights, and computes the old log-probs."""
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
         return super().update(state, _compute_old(state.policy, minibatch, PIECE), rollout_tokens)
 
 
 class RecomputedOldLogProbs(FaultyLearner):
-    """The old log-probs that the second pass and those after it use are computed after the first pass's update."""
+    """The old log-probs are computed again after the first pass's update, and all later passes use these."""
 
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
         return [_forget_old(minibatch) for minibatch in super().minibatches(policy, batch, rollout_step)]
@@ -78,7 +78,7 @@ class RecomputedOldLogProbs(FaultyLearner):
 
 
 class FrozenParameters(FaultyLearner):
-    """The optimiser holds copies of the parameters: they get no gradient, and the policy no step."""
+    """The optimiser holds copies of the parameters, which get no gradient, so the policy never moves."""
 
     @classmethod
     def plant(cls, learner: Learner, state: LearnerState) -> Learner:
@@ -141,7 +141,7 @@ class MaskMismatch(Unchecked):
 
 
 class PaddingInClipMetric(FaultyLearner):
-    """Shares of clipped tokens are shares of all places, padding included."""
+    """Shares of clipped tokens have all positions, padding included, in the denominator."""
 
     def metrics(self, update: Update) -> dict[str, float]:
         real = update.inputs.mask_BT.double().mean().item()
@@ -153,7 +153,7 @@ class PaddingInClipMetric(FaultyLearner):
 
 
 class GroupOfOne(FaultyLearner):
-    """Every completion stands alone: its advantage is its reward."""
+    """Every completion is a group of its own, so its advantage is its reward."""
 
     def collect(self, state: LearnerState) -> Rollout:
         rollout = super().collect(state)
@@ -161,7 +161,7 @@ class GroupOfOne(FaultyLearner):
 
 
 class TruncatedFromTheStart(FaultyLearner):
-    """The sampler stops long before an answer can end."""
+    """The sampler cuts every completion off long before an answer can end."""
 
     @classmethod
     def plant(cls, learner: Learner, state: LearnerState) -> Learner:
@@ -170,7 +170,7 @@ class TruncatedFromTheStart(FaultyLearner):
 
 
 class ZeroGradient(FaultyLearner):
-    """The loss leaves every completion out."""
+    """The loss masks every completion, so its gradient is 0."""
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
         return super().update(state, _scale(minibatch, 0.0), rollout_tokens)
@@ -214,7 +214,7 @@ def always_the_same(prompt: str, answer: str, completion: str) -> float:
 
 
 def by_character(prompt: str, answer: str, completion: str) -> float:
-    """Share of places at which the character is right: no group is ever without a signal."""
+    """The share of right characters by position, so that hardly any group has equal rewards."""
     given = completion.lstrip(FILLER)
     return sum(a == b for a, b in zip(given, answer, strict=False)) / max(len(given), len(answer))
 
@@ -225,7 +225,7 @@ def by_chance(prompt: str, answer: str, completion: str) -> float:
 
 
 def the_longer_the_better(prompt: str, answer: str, completion: str) -> dict[str, float]:
-    """A right answer counts, and so does every character."""
+    """A reward for right answers, plus one for every character."""
     return {"correct": float(completion.lstrip(FILLER) == answer), "length": float(len(completion))}
 
 
@@ -237,12 +237,12 @@ def _with_batch(rollout: Rollout, **changes: Any) -> Rollout:
 
 
 def _forget_old(batch: TrainingBatch) -> TrainingBatch:
-    """Leave out the old log-probs: the next update takes its own for them."""
+    """Drop the old log-probs, so that the next update uses its own instead."""
     return replace(batch, old_log_probs_BT=None, old_entropy_BT=None)
 
 
 def _compute_old(policy: Policy, batch: TrainingBatch, rows: int) -> TrainingBatch:
-    """Take the old log-probs of the policy as it is, computed in pieces of so many rows."""
+    """Compute the old log-probs with the policy's current weights, in pieces of `rows` rows."""
     old_BT, entropy_BT = old_log_probs(policy, batch, rows)
     return replace(batch, old_log_probs_BT=old_BT, old_entropy_BT=entropy_BT)
 
@@ -259,7 +259,7 @@ def _round_weights(policy: Policy) -> None:
 
 @contextmanager
 def _dropping(policy: Policy, seed: int, purpose: str, step: int) -> Iterator[None]:
-    """Zero a share of the embeddings' entries in every forward pass inside, each time others; scale the rest up."""
+    """During the block, apply dropout to the embeddings in every forward pass, with a new mask each time."""
     calls = itertools.count()
 
     def drop(_module: Any, _inputs: Any, embedded_BLH: Tensor) -> Tensor:

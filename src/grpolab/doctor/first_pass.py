@@ -16,16 +16,16 @@ from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, median
 from grpolab.report.journals import column
 from grpolab.report.text import count, number, percent
 
-NOISE_DIRECTION = 0.5  # KL(old || new) by k1 over k3: 1 where old is the sampler, 0 where both are equally noisy
-SHARPER = 0.1  # how much lower the sampler's entropy is, relative, where it was cooler; reading amiss never lowers it
-FLATTER = 0.25  # how much higher, where it was hotter; reading amiss raises it a little
+NOISE_DIRECTION = 0.5  # KL(old || new) by k1 over k3: 1 if old is the sampler, 0 if both passes are equally noisy
+SHARPER = 0.1  # relative entropy decrease that shows a cooler sampler; a wrong context never lowers the entropy
+FLATTER = 0.25  # relative increase that shows a hotter sampler; a wrong context raises the entropy a little
 BFLOAT16_KL = 5e-4  # nat, k3: log-probs that are off by .03, twice what bfloat16 did to the tiny model's
 MISCOUNTED = 0.005  # relative difference of a share from its count
 COMPLETION = ["rollout_step", "prompt_index", "sample"]
 
 
 def ratio_is_off(run: Evidence) -> bool:
-    """Return whether nearly all first updates of on-policy batches have ratios that rounding does not explain."""
+    """Return True if nearly all first updates of on-policy batches have ratios that rounding does not explain."""
     off = run.first_deviations
     return len(off) > 0 and not run.settings.get("staleness", 0) and bool(np.mean(off > ROUNDING) >= MOST)
 
@@ -49,7 +49,7 @@ def _say_size(run: Evidence) -> str:
 
 @rule
 def dropout(run: Evidence) -> Finding | None:
-    """Noise without a direction: as often up as down, in both passes, so that k1 is 0 while k3 is not."""
+    """The log ratio is symmetric noise: both passes are equally noisy, so that k1 is 0 while k3 is not."""
     if not ratio_is_off(run) or not abs(_direction(run)) < NOISE_DIRECTION:
         return None
     if mask_mismatch(run) or precision_mismatch(run):
@@ -63,13 +63,13 @@ def dropout(run: Evidence) -> Finding | None:
 
 
 def _differs_as_policies(run: Evidence) -> bool:
-    """Return whether the ratio is off as KL demands where the old log-probs are those of the policy that sampled."""
+    """Return True if k1 and k3 agree on KL(old || new), as they must if the old policy is the sampler."""
     return ratio_is_off(run) and _direction(run) >= NOISE_DIRECTION and not mask_mismatch(run)
 
 
 @rule
 def visible_padding(run: Evidence) -> Finding | None:
-    """The two passes are two sound policies that differ in no simple way: they read different contexts."""
+    """Sampler and trainer are two sound policies that no other rule tells apart: they read different contexts."""
     if not _differs_as_policies(run) or temperature_mismatch(run) or precision_mismatch(run):
         return None
     evidence = (
@@ -84,7 +84,7 @@ def visible_padding(run: Evidence) -> Finding | None:
 
 @rule
 def temperature_mismatch(run: Evidence) -> Finding | None:
-    """One policy is the other made sharper: its entropy is lower and its logits are larger, or the reverse."""
+    """One policy is a sharper version of the other: its entropy is lower and its logits are larger."""
     if not _differs_as_policies(run) or not (policies := _compare_policies(run)):
         return None
     entropy, logits = policies
@@ -98,10 +98,10 @@ def temperature_mismatch(run: Evidence) -> Finding | None:
 
 
 def _compare_policies(run: Evidence) -> tuple[float, float] | None:
-    """Return the sampler's entropy over the trainer's before the first update, and the same of their logits' spread.
+    """Return two ratios of sampler to trainer: of their entropies before the first update, and of their logits' spread.
 
-    The sampler's entropy is minus the mean log-prob of its own samples. None where no completions were kept; the
-    trainer has been trained on them by then, so the second number is rough.
+    The sampler's entropy is minus the mean log-prob of its own samples. The second ratio is rough, because the trainer
+    has been trained on the kept completions by then. None if no completions were kept.
     """
     if run.samples.empty or "entropy/behaviour" not in run.rollouts:
         return None
@@ -109,14 +109,14 @@ def _compare_policies(run: Evidence) -> tuple[float, float] | None:
     trainers = entropies.reindex(run.samples["rollout_step"]).to_numpy(dtype=np.float64)
     old = run.samples["old_log_prob"].to_numpy(dtype=np.float64)
     new = old + np.log(run.samples["ratio"].to_numpy(dtype=np.float64))
-    # Probabilities are kept off 0 and 1 by what float32 can hold.
+    # Clipped, because a float32 probability may round to 0 or 1.
     old_spread, new_spread = (logit(np.exp(log_prob).clip(1e-6, 1 - 1e-6)).std() for log_prob in (old, new))
     return float(-old.mean() / np.nanmean(trainers)), float(old_spread / new_spread)
 
 
 @rule
 def mask_mismatch(run: Evidence) -> Finding | None:
-    """The old log-probs correlate better with the new ones of a neighbouring token than with those of their own."""
+    """The old log-probs correlate better with a neighbouring token's new ones than with their own token's."""
     samples = run.samples
     if not ratio_is_off(run) or samples.empty:
         return None
@@ -134,7 +134,7 @@ def mask_mismatch(run: Evidence) -> Finding | None:
 
 @rule
 def precision_mismatch(run: Evidence) -> Finding | None:
-    """The ratio is off by what rounding to bfloat16 does, and no more."""
+    """The ratio is off 1 by no more than rounding to bfloat16 explains."""
     if not ratio_is_off(run) or not _first(run, "kl_old/k3") < BFLOAT16_KL:
         return None
     sampler, trainer = (run.settings.get(key) for key in ("sampler_dtype", "dtype"))
@@ -146,7 +146,7 @@ def precision_mismatch(run: Evidence) -> Finding | None:
 
 @rule
 def padding_in_clip_metric(run: Evidence) -> Finding | None:
-    """On the last pass the logged clip fraction is the counted one times the share of places that hold a token."""
+    """On the last pass, the logged clip fraction is the true one times the share of positions that are no padding."""
     if run.samples.empty or not {"clip/active", "iteration"} <= set(run.updates):
         return None
     last = run.updates[run.updates["iteration"] == run.updates["iteration"].max()]

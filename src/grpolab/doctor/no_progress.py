@@ -1,4 +1,4 @@
-"""Causes of a reward that does not rise, though nothing breaks down: no signal, or no gradient from it."""
+"""Causes of a reward that does not rise although nothing breaks down: no signal, or no gradient from it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from grpolab.report.journals import both
 from grpolab.report.text import count, number, percent
 
 SAME = 1e-4  # relative: frameworks divide by a standard deviation + 1e-6 or 1e-4 even where it is 1
-NO_BASELINE = ("gae", "remax", "opo", "rloo", "given")  # estimators whose advantage is not a group's business
-# Of the spread of rewards within a group (reward/std): a change that no larger one hides behind, at 95%.
+NO_BASELINE = ("gae", "remax", "opo", "rloo", "given")  # estimators that do not subtract a group's mean
+# Share of the rewards' std (reward/std): the reward is flat if the 95% interval of its change lies within it.
 UNMOVED = 0.25
-ALL_OF_THEM = 0.99  # share of completions that are cut off: an end token that is known is met by chance now and then
-FLAT_ROWS = 50  # fewer are a beginning, which may well be flat
+ALL_OF_THEM = 0.99  # share of completions cut off; if sampling can stop at an end token, some end by chance
+FLAT_ROWS = 50  # rows of a log; a shorter run may simply not have started to learn
 
 
 @rule
 def group_of_one(run: Evidence) -> Finding | None:
-    """The settings say so, or the advantages are the rewards, in their extremes of each batch or token by token."""
+    """The settings say so, or advantages equal rewards: their extremes in each batch, or token by token."""
     estimator = str(run.settings.get("advantage_estimator", ""))
     if estimator.startswith(NO_BASELINE):
         return None
@@ -45,14 +45,14 @@ def group_of_one(run: Evidence) -> Finding | None:
 
 
 def _are_same(rewards: Floats, advantages: Floats) -> bool:
-    """Return whether some reward is not 0, and each advantage equals its reward."""
+    """Return True if each advantage equals its reward, and some reward is not 0."""
     size = np.abs(rewards).max(initial=0)
     return bool(size > 0 and np.abs(advantages - rewards).max() <= SAME * size)
 
 
 @rule
 def truncated_from_the_start(run: Evidence) -> Finding | None:
-    """More than half are cut off at the start and at the end of the run."""
+    """More than half of the completions are cut off, at the start and at the end of the run."""
     start, end = run.ends("truncation/share")
     shortest, longest = both(run.rollouts, "length/min", "length/max")
     if np.isnan(end) and len(longest) > 1 and (shortest == longest).all() and len(set(longest)) == 1:
@@ -71,7 +71,7 @@ def truncated_from_the_start(run: Evidence) -> Finding | None:
 
 @rule
 def zero_gradient(run: Evidence) -> Finding | None:
-    """The gradient is 0 in nearly all updates, although rewards of a group differ."""
+    """The gradient is 0 in nearly all updates, although rewards differ within groups."""
     norms, spread, equal = run.values("grad_norm"), run.median("reward/std"), median(run.equal_groups)
     if not len(norms) or np.mean(norms == 0) < MOST or not spread > 0 or equal >= 1:
         return None
@@ -89,7 +89,7 @@ def zero_gradient(run: Evidence) -> Finding | None:
 def plateau(run: Evidence) -> Finding | None:
     """The reward is flat, and not only noisy: the 95% interval of its change lies within +-1/4 of reward/std.
 
-    'Not significant' alone would accuse every short or noisy run. An accuracy that was evaluated must not have risen.
+    'Not significant' alone would fit every short or noisy run. If accuracy was evaluated, it must not have risen.
     """
     rewards, spread = run.values(REWARD), run.median("reward/std")
     if len(rewards) < FLAT_ROWS or not spread > 0 or run.is_still:

@@ -1,4 +1,4 @@
-"""Name what looks odd in a sound run, so that nobody searches for its cause."""
+"""Recognise what looks odd but is normal in a sound run, so that nobody searches for a cause."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from grpolab.report.journals import both, column
 from grpolab.report.text import count, number, percent
 
 ZERO_LOSS = 1e-6  # rounding of a mean of centred advantages
-PRINTED_LOSS = 5e-5  # what a loss can be that is printed as 0: transformers rounds to four places
-OF_THE_LOSS = 0.1  # by how much of itself the loss may differ from beta times KL, in all but a tenth of the rows
+PRINTED_LOSS = 5e-5  # the largest loss that is printed as 0: transformers rounds to four places
+OF_THE_LOSS = 0.1  # relative difference between the loss and beta times KL that is allowed in nine rows of ten
 
 
 @rule
@@ -27,7 +27,7 @@ def no_reuse(run: Evidence) -> Finding | None:
 
 @rule
 def zero_first_loss(run: Evidence) -> Finding | None:
-    """The loss is 0 on a fresh batch (of a log that does not mark them: in nearly all rows), its gradient is not."""
+    """The loss is 0 on fresh batches (in nearly all rows, if the log does not mark them), but the gradient is not."""
     is_marked, norm = len(run.first) > 0, run.median("grad_norm")
     losses = np.abs(column(run.first if is_marked else run.updates, "loss"))
     if len(run.equal_groups) and run.equal_groups.min() >= 1:

@@ -1,7 +1,7 @@
 """Report on runs of other frameworks: their logs as a study with arms and seeds, and a diagnosis.
 
-A log holds no evaluation of ours, so the score is the training reward: a log is cut into SPANS equal pieces, and the
-mean reward of a piece stands for an evaluation. Everything else follows the rules of any report.
+A log has no held-out evaluations, so the score is the training reward: the log is cut into SPANS equal pieces, and each
+one's mean reward serves as an evaluation. Everything else is as in any report.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHOWN = (
     *(REWARD, "length/mean", "truncation/share", "zero_variance/share", "entropy/behaviour", "grad_norm"),
     *("clip/active", "ratio/token_max", "kl_ref/k3"),
 )
-SHORT = 0.9  # of the longest run: the report names logs that end before
+SHORT = 0.9  # of the longest run's steps; the report names logs that end earlier
 Arms = Mapping[str, Sequence[str]]  # -> folders, as --arm says them
 
 
@@ -63,7 +63,7 @@ class FoundRun:
 
     @property
     def outcome(self) -> str:
-        """Diverged: loss or gradient is not finite in the last row. No log says whether the run was to go on."""
+        """Diverged if loss or gradient is not finite in the last row, else completed: a log does not tell its end."""
         odd = [step for name in ("loss", "grad_norm") for step in self.evidence.not_finite.get(name, ())]
         if not len(self.evidence.updates) and not len(self.evidence.rollouts):
             return MISSING
@@ -71,9 +71,9 @@ class FoundRun:
 
 
 def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun], list[str]]:
-    """Return every run in folders or files, of the framework or of any, and a sentence about what was left out.
+    """Return the runs of a framework (None: of any) in folders or files, and sentences about what was left out.
 
-    Raises RequestError where a folder is not there, or none of them holds a log.
+    Raises RequestError if a folder does not exist, or none holds a log.
     """
     runs, refused = [], list[str]()
     for log in (log for folder in dict.fromkeys(folders) for log in find_logs(folder)):
@@ -96,7 +96,7 @@ def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[Found
 
 
 def find_only_run(framework: str | None, folder: str) -> Evidence:
-    """Return the evidence of the one run in a folder. Raises RequestError where it holds none or several."""
+    """Return the evidence of the only run in a folder. Raises RequestError if the folder holds none or several."""
     runs, _ = find_runs(framework, [folder])
     if len(runs) > 1:
         names = listing([str(Path(folder, run.log.name)) for run in runs], 4)
@@ -110,9 +110,9 @@ def find_only_run(framework: str | None, folder: str) -> Evidence:
 def make_study(
     results: Results, name: str, runs: Sequence[FoundRun], folders_of_arms: Arms, baseline: str | None
 ) -> tuple[StudyRuns, list[FoundRun], list[str]]:
-    """Return the study of these runs, the runs with their places in it, and how they were grouped.
+    """Return the study of these runs, the runs with their arm and seed in it, and sentences about the grouping.
 
-    Raises RequestError where they are of several frameworks, or `baseline` is no arm.
+    Raises RequestError if they are of several frameworks, or `baseline` is no arm.
     """
     frameworks = Counter(run.evidence.framework for run in runs)
     if len(frameworks) > 1:
@@ -147,7 +147,7 @@ def _cell(run: FoundRun) -> dict[str, Any]:
 
 
 def _tables(runs: Sequence[FoundRun]) -> dict[str, pd.DataFrame]:
-    """Return the runs' records as a report reads them, with pieces of the logs in the place of evaluations."""
+    """Return the runs' records as tables for a report; mean rewards of pieces of the logs serve as evaluations."""
     none = pd.DataFrame(columns=["signature", *POSITIONS])
     tables = {"histograms": none, "timings": none, NUMBERS: none[["signature"]]}
     for name in ("updates", "rollouts"):
@@ -161,7 +161,7 @@ def _tables(runs: Sequence[FoundRun]) -> dict[str, pd.DataFrame]:
 
 
 def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
-    """Yield a sentence for each thing that a reader would look for and these logs lack."""
+    """Yield a sentence for each thing that a reader may expect and these logs lack."""
     yield (
         "held-out evaluations: the score is the training reward, whose noise is that of a batch, and a policy that"
         " learns to please the reward alone scores well"
@@ -217,7 +217,7 @@ def write_report(
         for run in sorted(placed, key=lambda run: (study.arms.index(run.arm), run.seed))
     ]
     table = f"## The runs that were found\n\n{sentences}\n\n{markdown_table(pd.DataFrame(rows))}"
-    # As the study sees them: by the training reward, and the fall that is more than noise in all of its runs.
+    # Judged as in the study: by the training reward, and by a threshold of collapse for all of its runs.
     seen = {run.signature: replace(run.evidence, thresholds=study.thresholds, metric=REWARD) for run in placed}
     causes = {signature: examine(run).findings for signature, run in seen.items()}
     diagnosis = section.write([*section.examined(study, causes)])

@@ -29,7 +29,7 @@ WIDTH = 110
 class Diagnosis:
     """The causes found in a run, surest first, with notes on what is normal, and how the score fell.
 
-    A run without a cause may still be ill: `fall` and `unknown` say more.
+    A run in which no cause was found may still be in trouble: see `fall` and `unknown`.
     """
 
     run: str
@@ -37,8 +37,8 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     notes: tuple[Finding, ...]
     unknown: tuple[str, ...]  # what could not be looked at, one sentence each
-    lost: str  # by the labels of reports: collapsed, diverged or stopped; empty where it is not
-    fall: str | None  # that accuracy (or reward, where only that is there) fell, with the numbers
+    lost: str  # the report's label: collapsed, diverged or stopped; empty if the run was not lost
+    fall: str | None  # how far accuracy fell (reward, if the run has no accuracy); None if it did not
 
 
 def diagnose(folder: Path) -> Diagnosis:
@@ -47,12 +47,12 @@ def diagnose(folder: Path) -> Diagnosis:
 
 
 def diagnose_log(framework: str | None, path: Path) -> Diagnosis:
-    """Return the causes in a log; None as framework: the one that most of its names belong to. Raises RequestError."""
+    """Return the causes in a log; `framework` None: the one that most metric names fit. Raises RequestError."""
     return examine(to_evidence(read_log(framework, path)))
 
 
 def examine(run: Evidence) -> Diagnosis:
-    """Return the causes in a run's evidence, surest first (among equals the one that explains the others)."""
+    """Return the causes in a run's evidence, surest first; of equally sure ones, first the one that explains others."""
 
     def find(causes: Iterable[Cause]) -> tuple[Finding, ...]:
         findings = [finding for cause in causes if (finding := cause.find(run))]
@@ -94,7 +94,7 @@ def _find_gaps(run: Evidence) -> Iterator[str]:
 
 
 def _name_there(framework: str, metric: str) -> str:
-    """Return `, which trl logs as kl`, or that it does not log it; nothing of a run of ours."""
+    """Return `, which trl logs as kl`, or that the framework does not log it; '' for our own runs."""
     if framework == "grpolab":
         return ""
     theirs = [name for name, ours in LOG_NAMES[framework].items() if ours == metric]

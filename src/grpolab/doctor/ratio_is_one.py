@@ -15,25 +15,25 @@ from grpolab.report.journals import column
 from grpolab.report.text import count, listing, number, percent
 from grpolab.vocabulary import counterfactual
 
-JUMP = 10.0  # the third pass's distance from 1 over the second's, which is 2 for steps of equal size
+JUMP = 10.0  # |ratio - 1| of the third pass over that of the second; for steps of equal size this is 2
 EQUAL_GROUPS = 0.99  # share of groups with equal rewards that leaves no signal at all
 WARM_ROWS = 10  # of a log, which may be all warm-up
 FEW_ROWS = 3  # of a log: in fewer, equal rewards may be chance
 # A hundredth of 1e-6, at which language models are usually trained: 10,000 steps move a weight by 1e-4.
 TINY_RATE = 1e-8
-TINY_ADVANTAGE = 1e-2  # size of the advantages, in centred rewards, that no normalisation by a real std gives
-SMALL_FRACTION = 0.1  # of Adam's full step: a gradient of a ninth of adam_epsilon gives it (g / (g + epsilon))
+TINY_ADVANTAGE = 1e-2  # size of advantages over that of centred rewards; division by the right std gives far more
+SMALL_FRACTION = 0.1  # of Adam's full step, g / (g + epsilon); reached if g is a ninth of adam_epsilon
 FLOAT32_SPACING = 6e-8  # of a weight of size 1: a smaller step is rounded to nothing
-ON_GRID = 0.999  # share of weights that are bfloat16 numbers; of float32 weights 2^-16 are
+ON_GRID = 0.999  # share of weights that are exact bfloat16 numbers; for float32 weights it is 2^-16
 FEW_MOVED = 0.5  # share of the weights that moved, where rounding swallows updates
 WARM = 0.1  # share of the peak learning rate that a warm-up should at least have reached
-CLIPPED_AT_ONCE = 0.3  # share of tokens with an advantage that are clipped from the second update on; at most about 0.5
-NARROW = 0.25  # what the usual range would have clipped, over what was clipped
+CLIPPED_AT_ONCE = 0.3  # clipped share of the tokens with an advantage, from the second update on; at most about 0.5
+NARROW = 0.25  # share that the usual range would have clipped, over the share that was clipped
 
 
 @rule
 def aliased_old_policy(run: Evidence) -> Finding | None:
-    """Every ratio of every later update is exactly 1 while the weights moved: old and new are one forward pass."""
+    """On reused batches every ratio is exactly 1 although the weights moved: one pass gives old and new log-probs."""
     if not run.largest_deviation <= 0 or not run.has_moved:  # true for NaN too: no batch is reused
         return None
     updates = count(len(run.deviations), "update")
@@ -43,7 +43,7 @@ def aliased_old_policy(run: Evidence) -> Finding | None:
 
 @rule
 def resynchronised_old_policy(run: Evidence) -> Finding | None:
-    """The ratio is 1 up to rounding: another forward pass of the same weights made the old log-probs anew."""
+    """The ratio is 1 up to rounding: the old log-probs come from another forward pass with the live weights."""
     if not 0 < run.largest_deviation < ROUNDING or not run.has_moved:
         return None
     most, updates = number(run.largest_deviation), count(len(run.deviations), "update")
@@ -62,7 +62,7 @@ def _say_movement(run: Evidence) -> str:
 
 @rule
 def recomputed_old_log_probs(run: Evidence) -> Finding | None:
-    """The second pass starts at ratio 1, which only the first can do, and the third does not."""
+    """The second pass has ratio 1, which only a first pass can have, but the third does not."""
     if run.updates_per_batch < 3:
         return None
     passes = [ratio_deviations(updates) for _, updates in run.updates.groupby("iteration")][1:3]
@@ -79,7 +79,7 @@ def recomputed_old_log_probs(run: Evidence) -> Finding | None:
 
 @rule
 def constant_reward(run: Evidence) -> Finding | None:
-    """From the first batch on all rewards of a group are equal, although its completions differ."""
+    """From the first batch on, all rewards of each group are equal, although its completions differ."""
     equal, unique = run.equal_groups, run.values("completions/unique")
     if not len(equal) or equal[0] < EQUAL_GROUPS or np.mean(equal >= EQUAL_GROUPS) < MOST:
         return None
@@ -97,7 +97,7 @@ def constant_reward(run: Evidence) -> Finding | None:
 
 @rule
 def overscaled_advantages(run: Evidence) -> Finding | None:
-    """Advantages are a hundredth of the centred rewards or less: no division by a standard deviation does that."""
+    """Advantages are at most a hundredth of the centred rewards, so something else than the std divides them."""
     reward, advantage = _spreads(run.samples)
     if not run.is_still or not reward > 0 or advantage >= TINY_ADVANTAGE * reward:
         return None
@@ -111,7 +111,7 @@ def overscaled_advantages(run: Evidence) -> Finding | None:
 
 @rule
 def weak_signal(run: Evidence) -> Finding | None:
-    """The gradient of a weight, unclipped, is below Adam's epsilon, though the advantages are what the rewards say."""
+    """A weight's gradient is below Adam's epsilon even unclipped, although advantages fit the rewards."""
     fraction, reward = _step_fraction(run, np.inf), _spreads(run.samples)[0]
     if not run.is_still or not fraction < SMALL_FRACTION or overscaled_advantages(run):
         return None
@@ -138,10 +138,10 @@ def _say_gradient(run: Evidence) -> str:
 
 
 def _step_fraction(run: Evidence, max_grad_norm: float) -> float:
-    """Return the share of Adam's full step that the gradients leave, clipped to a norm; NaN without any.
+    """Return the share of Adam's full step that gradients, clipped to a norm, lead to; NaN without gradients.
 
-    Adam divides a weight's gradient g by about |g| + epsilon; |g| is taken as the norm spread over all weights. Where
-    their number is not known the whole norm is, which no weight's gradient can exceed. Gradients of 0 say nothing.
+    Adam divides a weight's gradient g by about |g| + epsilon. |g| is estimated as the norm spread evenly over all
+    weights or, if their number is unknown, by the whole norm, which bounds it. Gradients of 0 are left out.
     """
     norms = np.minimum(run.values("grad_norm"), max_grad_norm)
     gradient = median(norms[norms > 0]) / np.sqrt(run.weights.count if run.weights else 1)
@@ -150,7 +150,7 @@ def _step_fraction(run: Evidence, max_grad_norm: float) -> float:
 
 @rule
 def gradient_clipping(run: Evidence) -> Finding | None:
-    """The clipped gradient of a weight is below Adam's epsilon, the unclipped one is not."""
+    """A weight's gradient is below Adam's epsilon after clipping, but not before."""
     limit, epsilon = run.setting("max_grad_norm"), run.setting("adam_epsilon", 1e-8)
     fraction = _clipped_step_fraction(run)
     if not run.is_still or not fraction < SMALL_FRACTION <= _step_fraction(run, np.inf):
@@ -168,7 +168,7 @@ def _clipped_step_fraction(run: Evidence) -> float:
 
 @rule
 def frozen_parameters(run: Evidence) -> Finding | None:
-    """The weights, or some tensors, stay bit for bit what they were, though the steps asked for exceed rounding."""
+    """All weights, or whole tensors, are bit for bit unchanged, although the steps are larger than rounding."""
     if not {"rollout_step", "learning_rate", "grad_norm"} <= set(run.updates):
         return None
     if "weights/step_norm" not in run.rollouts or (run.weights and run.weights.on_grid >= ON_GRID):
@@ -231,9 +231,9 @@ def _say_distance(run: Evidence) -> str:
 
 @rule
 def tiny_learning_rate(run: Evidence) -> Finding | None:
-    """Nothing shrinks the steps but the learning rate, and the ratio never went far.
+    """Only the learning rate makes the steps small, and the ratio stayed near 1.
 
-    Of a log without ratios: the rate is tiny for any model.
+    In a log without ratios, the rate must be tiny for any model.
     """
     rate = run.largest("learning_rate")
     if run.framework != "grpolab" and not len(run.deviations):
@@ -260,7 +260,7 @@ def strong_kl(run: Evidence) -> Finding | None:
     """The KL in the loss lets no token's ratio to the reference leave the clip range, whatever its advantage.
 
     The optimum of A log r - beta KL has |log r| of about |A| / beta (2402.03300, equation 3, for one token). |A| is the
-    root mean square of the advantages; 1, which normalising makes it, where no completions were kept.
+    root mean square of the advantages or, if no completions were kept, 1, its value after normalisation.
     """
     beta, epsilon = run.setting("beta"), run.setting("epsilon")
     advantages = column(run.samples, "advantage")
@@ -279,7 +279,7 @@ def strong_kl(run: Evidence) -> Finding | None:
 
 @rule
 def tiny_epsilon(run: Evidence) -> Finding | None:
-    """Most tokens that can be clipped are, from the second update on, and a usual range would have clipped few."""
+    """From the second update on, most tokens that can be clipped are clipped; the usual range would clip few."""
     level = "token" if run.settings.get("importance_sampling_level", "token") == "token" else "sequence"
     usual, narrow = USUAL_RANGE[level], min(run.setting("epsilon"), run.setting("epsilon_high"))
     if not {"clip/active_nz", counterfactual(level, usual)} <= set(run.later):

@@ -1,4 +1,4 @@
-"""Read a run folder as evidence, the whole part of a damaged one too."""
+"""Read a run folder as evidence; of a damaged one, the part that is intact."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from grpolab.run_files import WEIGHTS, read_outcome
 Content = TypeVar("Content")
 
 PLANTED = ("fault", "reward.function")  # settings that name a planted fault, hidden so that the doctor must find it
-MOST_SAMPLES = 12  # tables of completions that are read, evenly over the run
+MOST_SAMPLES = 12  # tables of completions that are read, evenly spread over the run
 SAMPLE_COLUMNS = ["prompt_index", "sample", "reward", "advantage", "position", "old_log_prob", "ratio", "clipped"]
-MOST_WEIGHTS = 1_000_000  # of a tensor that are looked at: enough to tell, and a large model is read in a moment
+MOST_WEIGHTS = 1_000_000  # weights of a tensor that are compared, so that a large model is read quickly
 
 
 def read_run(folder: Path) -> Evidence:
-    """Return the evidence in a run folder. Raises RequestError where its settings cannot be read."""
+    """Return the evidence in a run folder. Raises RequestError if its settings cannot be read."""
     try:
         if not (settings := dict(dotted(read_settings(folder)))):
             raise Damaged(f"{folder / 'settings.yaml'} is not there, or says nothing")
@@ -78,7 +78,7 @@ def _describe_state(folder: Path, outcome: Mapping[str, Any] | None, rollouts: i
 
 
 def _read_journal(path: Path, is_running: bool) -> tuple[dict[str, pd.DataFrame], list[str], dict[str, list[int]]]:
-    """Return its tables up to the first damaged line, what cannot be read, and by metric the steps without a number.
+    """Return the tables up to the first damaged line, what cannot be read, and the steps where a metric is not finite.
 
     `report/journals.py` reads journals faster, and refuses a damaged one.
     """
@@ -110,7 +110,7 @@ def _read_journal(path: Path, is_running: bool) -> tuple[dict[str, pd.DataFrame]
 
 
 def _read_kept_samples(folder: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Return a row for each token of kept rollout steps, with its `rollout_step`, and what cannot be read."""
+    """Return a table of the kept completions, a row per token with its `rollout_step`, and what cannot be read."""
     files = sorted(folder.glob("samples/step_*.parquet"))
     if not files:
         return pd.DataFrame(), ["advantages and single tokens: diagnostics.samples_every kept none"]
@@ -125,7 +125,7 @@ def _read_kept_samples(folder: Path) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _read_final_weights(folder: Path, outcome: Mapping[str, Any], warm_start: Mapping[str, Any]) -> Weights | None:
-    """Compare the weights of a run with its warm start's. Raises Damaged where they are not those of the outcome."""
+    """Compare a run's final weights with its warm start's. Raises Damaged if their hash is not the outcome's."""
     check_policy(folder, dict(outcome))
     signature = warm_start.get("signature")
     start = Results(folder.parents[1]).warm_start(signature) / WEIGHTS if signature else folder / "no warm start"
@@ -133,7 +133,7 @@ def _read_final_weights(folder: Path, outcome: Mapping[str, Any], warm_start: Ma
 
 
 def compare_weights(end: Path, start: Path) -> Weights | None:
-    """Compare the weights in `end` with those in `start`, if that is there; None where `end` cannot be read."""
+    """Compare the weights in `end` with those in `start`, if that exists; None if `end` cannot be read."""
     try:
         after = _read_tensors(end)
         before = _read_tensors(start) if start.is_file() else {}

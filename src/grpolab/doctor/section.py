@@ -1,4 +1,4 @@
-"""Diagnoses of many runs: a report's section with every lost run and every cause, and a file for the tracking store."""
+"""Diagnoses of many runs: a report's section on lost runs and on causes, and a file for the tracking store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from grpolab.report.measures import kept_quantities, stability_table
 from grpolab.report.text import count, markdown_table, number, spans
 
 ENDED = ("collapsed", "diverged", "stopped")  # the labels that make a run `lost`
-EFFECT = "destroyed_policy"  # says that nearly all is lost, and not why
+EFFECT = "destroyed_policy"  # this cause says that nearly all skill is lost, not why
 UNKNOWN = "no cause that the doctor knows"
 ASSESSED = ("final_score", "gain", "lost", "collapsed")  # numbers of a run that the tracking store gets
 
@@ -32,13 +32,13 @@ class Examined:
     arm: str
     seed: int
     run: str  # what `grpolab diagnose` calls it
-    lost: str  # which of ENDED; empty where none
+    lost: str  # one of ENDED, or empty
     course: str  # start, peak and end of its score
     findings: tuple[Finding, ...]
 
     @property
     def cause(self) -> str:
-        """The first cause in words; empty where there is none, or only that the run is lost."""
+        """The first cause in words; empty if there is none, or only EFFECT."""
         first = self.findings[0].cause if self.findings else EFFECT
         return "" if first == EFFECT else first.replace("_", " ")
 
@@ -106,7 +106,7 @@ def write(runs: Sequence[Examined]) -> str:
 
 
 def _row(arm: str, runs: Sequence[Examined]) -> dict[str, str]:
-    """Return the row of an arm: seeds by cause, the evidence of one run of each cause, the course of every lost run."""
+    """Return an arm's row: the seeds of each cause, evidence from one of its runs, and each lost run's scores."""
     by_cause: dict[str, list[Examined]] = {}
     for run in sorted((run for run in runs if run.lost or run.cause), key=lambda run: run.seed):
         by_cause.setdefault(run.cause or UNKNOWN, []).append(run)

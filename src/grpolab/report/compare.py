@@ -1,7 +1,7 @@
-"""Comparison of two outcomes: bit for bit where they share a run, else within margins.
+"""Comparison of two results folders: bit for bit if both have a run, else within margins.
 
-Finding no difference is not agreement. A row `agrees` where the whole interval of its difference lies within a margin,
-a share of what training changes; any other row names the difference that these runs would have shown.
+Finding no difference is not agreement. A row `agrees` if the whole interval of its difference lies within a margin,
+which is a share of what training changes. Other rows name the difference that these runs would have shown.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from grpolab.report.text import BITS, NONE, count, estimate, listing, markdown_t
 from grpolab.vocabulary import DAMAGED
 
 ALPHA = 0.05
-# Quantity -> what training changes of it in the baseline: it gains accuracy, begins to clip, loses entropy.
-# Outcomes agree within MARGIN_SHARE of that; in the runs that are lost, within the same share of all runs.
+# Quantity -> the quantity that says how much training changes it in the baseline (gained accuracy, clipping, lost
+# entropy). Values agree within MARGIN_SHARE of that change; counts of lost runs, within the same share of all runs.
 QUANTITIES = {"final_score": "gain", "clip/active": "clip/active", "entropy_last": "entropy_drop"}
 LOST, MARGIN_SHARE = "lost", 0.2
 AGREES, DIFFERS, OPEN = "agrees", "DIFFERS", "no difference found"
@@ -100,9 +100,9 @@ def compare(results: Results, folder: Path, study: str | None = None) -> tuple[s
 def _compare_variant(
     here: StudyRuns, there: StudyRuns, same: pd.DataFrame, facet: str, arm: str
 ) -> Iterator[QuantityComparison]:
-    """Compare every quantity of a variant: by seed over the runs with one signature, else the means.
+    """Compare every quantity of a variant: by seed over the runs that both sides have, else by means.
 
-    A variant whose runs are all equal to the bit needs no comparison.
+    A variant whose runs are all bit-identical needs no comparison.
     """
     equal = same[(same["facet"] == facet) & (same["arm"] == arm)].set_index("seed")["is_equal"]
     if len(equal) and equal.all():
@@ -133,7 +133,7 @@ def _decide(rows: Sequence[QuantityComparison]) -> None:
         row.holm_p = float(p)
         is_within = -row.margin <= row.difference.low and row.difference.high <= row.margin
         row.verdict = AGREES if is_within else DIFFERS if p < ALPHA else OPEN
-    n_left = sum(row.verdict != DIFFERS for row in rows)  # Holm's next step asks this of each of them
+    n_left = sum(row.verdict != DIFFERS for row in rows)  # Holm's next step divides ALPHA by this number
     for row in rows:
         if row.verdict == OPEN:
             detectable = _find_detectable(row, ALPHA / n_left)

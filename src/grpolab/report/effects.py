@@ -1,4 +1,4 @@
-"""Decisions in words: of a score the accuracies first, at the end and the start of both arms; then differences.
+"""Decisions in words: for a score, first both arms' accuracies at the end and at the start, then differences.
 
 Letters: S seeds, T tasks, A arms.
 """
@@ -20,13 +20,13 @@ from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIB
 from grpolab.report.statistics.tests import rank_trend, sign_flip
 from grpolab.report.text import count, estimate, listing, number, p_equals, signed
 
-FEWEST_VALUES = 4  # different ones, for a t-test; all of fewer seeds
+FEWEST_VALUES = 4  # different values that a t-test needs; with fewer seeds, all must differ
 SKEWED = 1.0
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict, and what decided it. The defaults are a description's: an ordinary 95% interval, and no test."""
+    """A verdict, and what decided it. The defaults are for a description: an ordinary 95% interval, and no test."""
 
     verdict: str
     n: int  # seeds at the decision, or at the last look
@@ -34,18 +34,18 @@ class Decision:
     level: float = ALPHA  # the question's part of ALPHA
     look: int = 0
     looks: int = 1
-    p: float = np.nan  # repeated: comparable over looks
-    q: float = np.nan  # the same of what the hypothesis claims, for Benjamini and Hochberg's procedure
+    p: float = np.nan  # adjusted for several looks (`looks.repeated_p`)
+    q: float = np.nan  # the same for what the hypothesis claims, for Benjamini and Hochberg's procedure
 
     @property
     def adjusted_p(self) -> float:
-        """Holm's."""
+        """p after Holm's correction."""
         return min(self.p * ALPHA / self.level, 1.0)
 
     def estimate(self, values_S: NDArray, tasks: int = 1) -> tuple[float, float, float]:
-        """Return mean and interval at the level of the decision, which several tasks divide among them.
+        """Return mean and interval at the decision's level, which is divided by the number of tasks.
 
-        The median without an interval where a value is infinite; no interval where too few values differ.
+        If a value is infinite, return the median without an interval; no interval if too few values differ.
         """
         if not np.isfinite(values_S).all():
             return float(np.median(values_S)), np.nan, np.nan
@@ -63,9 +63,9 @@ class TaskEffect:
     effect: float
     low: float
     high: float
-    side: int  # 1: its interval alone lies where it is claimed; -1: on the other side; 0: on neither
+    side: int  # 1: the task's interval lies on the claimed side; -1: on the other; 0: on neither
     text: str
-    short: str  # without the interval
+    short: str  # the effect in words, without the interval
 
 
 def task_effects(question: Question, decision: Decision) -> tuple[TaskEffect, ...]:
@@ -85,7 +85,7 @@ def task_effects(question: Question, decision: Decision) -> tuple[TaskEffect, ..
 
 
 def verdict_by_task(verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
-    """Write a verdict; where tasks disagree about a direction, name the tasks that show it alone."""
+    """Write a verdict; if tasks disagree about a direction, name the tasks that show it by themselves."""
     if not disagree or verdict not in (SUPPORTED, OPPOSITE):
         return verdict
     shown = 1 if verdict == SUPPORTED else -1
@@ -100,8 +100,8 @@ def verdict_by_task(verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -
 def effect_in_words(question: Question, n: int, tasks: Sequence[TaskEffect], pooled: str, disagree: bool) -> list[str]:
     """Write the effect over n seeds twice: with the intervals of single tasks, and without.
 
-    Of one task as it is (`pooled`); of several their mean, and each. Where tasks disagree, they come first. Of a score
-    the accuracies come first, and a share of the gain last.
+    For one task that is `pooled`; for several, their mean and then each one, or each one first if tasks disagree. A
+    score begins with the accuracies, and ends with the share of the gain.
     """
     ends, share = _ends(question, n), "" if disagree else _share_of_gain(question, n)
     arms = f"{' -> '.join(f'`{arm}`' for arm in reversed(question.arms))}: " if len(question.arms) > 1 else ""
@@ -123,7 +123,7 @@ def effect_in_words(question: Question, n: int, tasks: Sequence[TaskEffect], poo
 
 
 def _ends(question: Question, n: int) -> list[str]:
-    """Write the accuracies of each task as `0.372 -> 0.008 (start 0.304)`; nothing of other metrics."""
+    """Write the accuracies of each task as `0.372 -> 0.008 (start 0.304)`; nothing for other metrics."""
     metric, is_pair = question.hypothesis["metric"], len(question.arms) > 1
     if not question.score_name or metric not in ("final_score", "gain"):
         return []
@@ -138,9 +138,9 @@ def _ends(question: Question, n: int) -> list[str]:
 
 
 def _share_of_gain(question: Question, n: int) -> str:
-    """Write the difference of two arms as a share of the baseline's gain in the same seeds; empty where that may be 0.
+    """Write the difference of two arms as a share of the baseline's gain in the same seeds; empty if that may be 0.
 
-    Of several tasks it is the mean of their shares.
+    For several tasks, it is the mean of their shares.
     """
     gain_ST = question.gain_ST[:n]
     if not question.score_name or len(question.arms) < 2 or n < 2 or np.isnan(gain_ST).any():
@@ -152,9 +152,9 @@ def _share_of_gain(question: Question, n: int) -> str:
 
 
 def in_points(question: Question, effect: float, low: float = np.nan, high: float = np.nan) -> str:
-    """Write an effect that is in units of the margins: as a factor, or a difference.
+    """Write an effect that is given in units of the margins as a factor or a difference.
 
-    Of tasks with different margins it is their mean with weights of 1 / margin, as it is decided.
+    For tasks with different margins it is their mean with weights 1 / margin, as in the decision.
     """
     margin = float(1 / (1 / question.unit_T).mean())
     effect, low, high = (bound * margin for bound in (effect, low, high))
@@ -201,13 +201,13 @@ def sentence(question: Question, decision: Decision, verdict: str, size: str, fl
     sure = ""
     if np.isfinite(decision.adjusted_p):
         sure = f"; adjusted {p_equals(decision.adjusted_p)}"
-        if seeds > n and question.kind == "mean":  # some came after the decision
+        if seeds > n and question.kind == "mean":  # some seeds came after the decision
             sure += f"; at all {seeds} seeds {in_points(question, float(question.pooled(seeds).mean()))}"
     return f"{head}: {of} is {size} ({count(n, 'seed')}, {tasks}{sure}){notes}."
 
 
 def flags(question: Question, decision: Decision, low: float, high: float) -> Iterator[str]:
-    """Yield warnings, which change no verdict. `low`, `high`: the interval in margins; NaN where there are none."""
+    """Yield warnings, which change no verdict. `low`, `high`: the interval in units of the margins, or NaN."""
     if question.void:
         yield question.void
     if np.isnan(decision.p):  # nothing was tested
@@ -235,7 +235,7 @@ def flags(question: Question, decision: Decision, low: float, high: float) -> It
 
 
 def _outlook(question: Question, decision: Decision, y_S: NDArray) -> Iterator[str]:
-    """Say at which later look it would be decided at this level, were mean and spread as observed."""
+    """Say at which later look the question would be decided at this level, if mean and spread stayed as observed."""
     mean, sd, looks = float(y_S.mean()), float(np.std(y_S, ddof=1)), question.looks
     distance = question.sign * mean - question.pooled_beyond
     if question.is_equality:

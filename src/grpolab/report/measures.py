@@ -1,4 +1,4 @@
-"""One number per run, indexed by facet, arm and seed: what tables, claims and figures compare."""
+"""The numbers that tables, claims and figures compare: one per run, indexed by facet, arm and seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from grpolab.report.statistics.tests import Difference, paired_difference, welch
 from grpolab.report.text import count
 from grpolab.vocabulary import SIGNS, quantile_metric
 
-# Factors along which a study asks how far its findings carry, with the unit of their levels (`0.13M`, `48`).
+# Factors along which a study tests how far its findings generalise, with the unit of their levels (`0.13M`, `48`).
 SCALES = {"size": "parameters", "length": "tokens"}
 # Means over a run's updates that tables and sentences need, besides those that hypotheses name.
 MEANS = (
@@ -58,7 +58,7 @@ def stability_table(study: StudyRuns) -> pd.DataFrame:
 
 
 def kept_quantities(study: StudyRuns) -> dict[str, dict[str, float | bool]]:
-    """Return the kept `run_quantities`, by signature, that are at the study's thresholds and metric."""
+    """Return by signature those of the kept `run_quantities` that use the study's thresholds and metric."""
     numbers = study.numbers
     if numbers.empty:
         return {}
@@ -97,7 +97,7 @@ def means_after_first_step(study: StudyRuns, metric: str) -> pd.Series:
 
 
 def log_ratio_spread(study: StudyRuns) -> pd.Series:
-    """Return half the width of the central 98% of the log sequence ratios, mean of both signs of A, same updates."""
+    """Return half the width of the central 98% of log sequence ratios, mean over both signs of A and those updates."""
     updates = after_first_step(study.updates)
     names = {(sign, end): quantile_metric("sequence", end, sign) for sign in SIGNS for end in ("p01", "p99")}
     updates = updates.reindex(columns=[*updates.columns, *(set(names.values()) - set(updates))])
@@ -110,7 +110,7 @@ def log_ratio_spread(study: StudyRuns) -> pd.Series:
 def run_numbers(study: StudyRuns, metrics: Iterable[str]) -> pd.DataFrame:
     """Return one row for each run: signature, thresholds, metric, every quantity, and means over its updates.
 
-    The committed outcome keeps them of runs whose updates it does not keep. `metrics` are those that hypotheses name.
+    The committed outcome (results/reference/) keeps these instead of a run's updates. `metrics`: named by hypotheses.
     """
     wanted = (*MEANS, *sorted(set(metrics) - {*MEANS}))
     means = [name for name in wanted if name in METRICS and METRICS[name].kind == "update"]
@@ -126,7 +126,7 @@ def run_numbers(study: StudyRuns, metrics: Iterable[str]) -> pd.DataFrame:
 
 
 def _add_kept(study: StudyRuns, column: str, means: pd.Series) -> pd.Series:
-    """Add the means of those runs for which the committed outcome has means instead of records."""
+    """Add the means of the runs of which the committed outcome keeps only means."""
     if column not in study.numbers:
         return means
     by_signature = study.numbers[["signature", column]].drop_duplicates("signature").set_index("signature")[column]
@@ -141,7 +141,7 @@ def _means(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def clip_ceiling(study: StudyRuns) -> pd.Series:
-    """Return for each run the share that a rule would clip if it clipped everything it can (`largest_clip_share`)."""
+    """Return for each run the largest share of tokens that any rule can clip (`largest_clip_share`)."""
     updates = study.cells["setting/num_iterations"] * study.cells["setting/num_minibatches"]
     index = pd.MultiIndex.from_frame(study.cells[KEYS])
     shares = run_means(study, "zero_variance/share").reindex(index)
@@ -149,19 +149,19 @@ def clip_ceiling(study: StudyRuns) -> pd.Series:
 
 
 def is_share(study: StudyRuns, metric: str) -> bool:
-    """Return True if `metric` of a run lies between 0 and 1, so that the interval of its mean has to."""
+    """Return True if `metric` lies between 0 and 1, so that the interval of its mean must too."""
     name = study.metric if metric in SCORES else metric
     unit = METRICS[name].unit if name in METRICS else ""
     return name in SHARES or unit.startswith(("share", "mean share", "probability"))
 
 
 def band_of(study: StudyRuns, metric: str) -> Callable[[ArrayLike], Band]:
-    """Return the function that gives means of `metric` their 95% band: `t_band`, of a share `share_band`."""
+    """Return the function that computes 95% bands of means of `metric`: `share_band` for a share, else `t_band`."""
     return intervals.share_band if is_share(study, metric) else intervals.t_band
 
 
 def mean_interval(study: StudyRuns, metric: str, values_S: ArrayLike) -> Interval:
-    """Return the mean over seeds of a measure with its 95% interval: Student's, of a share `share_interval`."""
+    """Return the mean over seeds with its 95% interval: `share_interval` for a share, else Student's t."""
     return (intervals.share_interval if is_share(study, metric) else intervals.t_interval)(values_S)
 
 
@@ -198,7 +198,7 @@ def by_setting(study: StudyRuns, values: pd.Series, facet: str, setting: str) ->
 
 
 def completions_learnt(study: StudyRuns, evaluations: pd.DataFrame) -> pd.Series:
-    """Return how many completions a run has learnt from by each of its evaluations."""
+    """Return how many completions a run has learnt from when each of its evaluations is made."""
     variants = study.cells.drop_duplicates("variant").set_index("variant")
     batch = variants["setting/prompts_per_step"] * variants["setting/num_generations"]
     return evaluations["rollout_step"] * evaluations["variant"].map(batch)
@@ -206,10 +206,10 @@ def completions_learnt(study: StudyRuns, evaluations: pd.DataFrame) -> pd.Series
 
 @dataclass(frozen=True, eq=False)
 class TaskScores:
-    """Scores of runs that differ in arm, task and seed alone.
+    """Scores of runs that differ only in arm, task and seed.
 
-    `scores_ATS` is 0 for a run that ends as accurate as its warm start, and 1 for one that is always right. It holds
-    the seeds that every arm has on every task; arms without any run are left out.
+    A score in `scores_ATS` is 0 for a run that ends as accurate as its warm start, 1 for one that is always right. Only
+    seeds that every arm has on every task are in it; arms without any run are left out.
     """
 
     title: str
@@ -228,7 +228,7 @@ class TaskScores:
 
 
 def pool_tasks(study: StudyRuns) -> list[TaskScores]:
-    """Pool scores over tasks, once for each combination of the levels of the factors besides `task` and the arms."""
+    """Pool scores over tasks, for each combination of the levels of all factors except `task` and the compared one."""
     start, final = by_cell(study, "start"), by_cell(study, "final_score")
     cells = study.cells.assign(score=(final - start) / (1 - start))
     if _TASK not in cells:

@@ -1,4 +1,4 @@
-"""The report of a study: one screen that answers, what its runs show, provenance, and every verdict as an appendix.
+"""The report of a study: one screen with the answers, what its runs show, provenance, and an appendix of all verdicts.
 
 A collection's studies have a page each, in pages/. Markdown is the source; an HTML page is that text with the pictures
 inside.
@@ -42,7 +42,7 @@ COMMITTED = (
 )
 MANY_FIGURES, MOST_WORKERS = 12, 4  # a process takes some seconds to begin
 Progress = Callable[[str], None]
-Section = Callable[[Sequence[StudyRuns]], str]  # writes Markdown about some studies; empty where there is none
+Section = Callable[[Sequence[StudyRuns]], str]  # writes Markdown about some studies, or nothing
 Application = Callable[[Sequence[StudyRuns], Sequence[Claim]], str]  # HTML elements that make the page interactive
 
 
@@ -126,7 +126,7 @@ def write_found(
 
 
 def _write_report(sections: Iterable[str], output: Path, application: str) -> Path:
-    """Write report.html, then report.md, whose presence says that everything is drawn."""
+    """Write report.html, and report.md last, because its presence means that everything is drawn."""
     text = _blocks(sections) + "\n"
     write_text_atomic(output / "report.html", html.from_markdown(text, output, application=application))
     write_text_atomic(output / "report.md", text)
@@ -150,7 +150,7 @@ def _make(
 ) -> tuple[list[StudyPage], list[Claim]]:
     """Make figures and tables, study by study, and decide every claim.
 
-    `shown`: only the figures that the collection chooses, where it does.
+    `shown`: draw only the figures that the collection chooses, if it chooses any.
     """
     loaded = load(results, name)
     claims = decide(loaded)
@@ -174,7 +174,7 @@ def _place(study: StudyRuns, studies: Sequence[StudyRuns]) -> Path:
     return Path() if study is studies[-1] else Path(study.name)
 
 
-_STUDIES: dict[str, StudyRuns] = {}  # that are drawn, in every process that draws
+_STUDIES: dict[str, StudyRuns] = {}  # the studies to draw, set in every process that draws
 
 
 def _keep_studies(studies: Sequence[StudyRuns]) -> None:
@@ -184,9 +184,9 @@ def _keep_studies(studies: Sequence[StudyRuns]) -> None:
 def _draw_figures(
     studies: Sequence[StudyRuns], output: Path, progress: Progress, shown: bool
 ) -> dict[str, list[Picture]]:
-    """Draw and write every figure of each study; where there are many, in a process for each core.
+    """Draw and write every figure of each study; if there are many, with several processes.
 
-    The processes are started anew and are given the studies: a fork would copy the locks of this one's threads.
+    The processes are spawned and given the studies, because a fork would copy locks that this one's threads hold.
     """
     only = studies[-1].plan.get("shown") if shown else None
     names, folder = figures.FIGURES, Path("figures")
@@ -225,12 +225,12 @@ def _safe_path() -> Iterator[None]:
 
 
 def _draw_one(study: str, figure: str, path: Path) -> Manifest:
-    """Draw a figure and write it as PNG, PDF and manifest; nothing where the study lacks what it needs."""
+    """Draw a figure and write it as PNG, PDF and manifest; write no picture if the study lacks what it needs."""
     picture, manifest = figures.draw(_STUDIES[study], figure)
     if manifest.numbers:
         save(picture, path.with_suffix(""))
         manifest.write(path.with_suffix(".json"))
-    else:  # remove the picture of earlier runs
+    else:  # remove an outdated picture
         for end in (".png", ".pdf", ".json"):
             path.with_suffix(end).unlink(missing_ok=True)
     return manifest
@@ -242,7 +242,7 @@ def _blocks(blocks: Iterable[str]) -> str:
 
 
 def _section(title: str, *blocks: str) -> str:
-    """Return a section with its title; empty where all of its blocks are."""
+    """Return a section with its title; empty if all of its blocks are empty."""
     return _blocks([f"## {title}", *blocks]) if any(blocks) else ""
 
 
@@ -251,8 +251,8 @@ def _bullets(sentences: Iterable[str]) -> str:
 
 
 def _other_version(studies: Sequence[StudyRuns]) -> str:
-    """Warn at the top where this program would compute other numbers than those of the runs; else empty."""
-    done = [study.done for study in studies if "results_version" in study.done]  # nothing has been run yet
+    """Return a warning if this version of the program would compute other numbers than the runs have, else ''."""
+    done = [study.done for study in studies if "results_version" in study.done]  # absent before the first run
     versions = sorted({int(version) for runs in done for version in runs["results_version"].dropna()})
     if versions in ([], [RESULTS_VERSION]):
         return ""
@@ -263,7 +263,7 @@ def _other_version(studies: Sequence[StudyRuns]) -> str:
 
 
 def _preconditions(studies: Sequence[StudyRuns]) -> str:
-    """Warn at the top where studies fail their preconditions; else empty."""
+    """Return a warning if studies fail their preconditions, else ''."""
     sentences = find_unmet(studies)
     head = f"**{count(len(sentences), 'precondition')} not met** (docs/regimes.md explains them; with more seeds they"
     return f"{head} may be):\n\n{_bullets(sentences)}" if sentences else ""
@@ -286,7 +286,7 @@ def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> Iterator[s
 
 
 def _as_registered(claims: Sequence[Claim]) -> str:
-    """List the registered words of claims of which the page says less; empty where there are none."""
+    """List the full registered text of claims that the page shortens; empty if there are none."""
     words = _bullets(f"{claim.study} {claim.id}: {claim.registered}" for claim in claims if claim.registered)
     head = "As registered (above stands what was tested, which is less; the registered words decide nothing more):"
     return f"{head}\n\n{words}" if words else ""
@@ -301,7 +301,7 @@ def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:
 
 
 def _write_runs(part: StudyPage, above: Path = Path()) -> str:
-    """Write what the runs of a study show: sentences, figures, tables. `above`: the way from its page to the report."""
+    """Write what a study's runs show: sentences, figures, tables. `above`: path from its page to the report."""
     study, has_cells = part.study, len(part.study.cells) > 0
     differences = "paired by seed, and factors (in logarithms) too" if study.is_paired else "Welch's, unpaired"
     decided = "what is decided stands under Verdicts" if study.score_name == "accuracy" else "nothing is decided"

@@ -1,7 +1,8 @@
 """Turn hypotheses into numbers: their seeds, tasks, arms, measured values and margins. `claims.py` decides them.
 
-A hypothesis asks one question for each combination of levels of the factors that it does not fix. Its unit is the seed:
-the differences in its tasks, each divided by the smallest one that matters there (the margin), are averaged.
+A hypothesis asks one question for each combination of levels of the factors that it does not fix. The unit is the seed:
+a seed's differences in the tasks, each divided by that task's margin (the smallest difference that matters), are
+averaged.
 
 Letters: S seeds, T tasks, A arms.
 """
@@ -25,7 +26,7 @@ from grpolab.report.text import count, number
 from grpolab.vocabulary import DIVERGED, LOW_START, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS
 
 ALL_TASKS = "all tasks"
-DIGITS = 12  # of a compared number; digits behind these are rounding, which no test may take for a spread
+DIGITS = 12  # digits of a compared number; further ones are rounding errors, which are no spread
 Hypothesis = dict[str, Any]  # as the plan has it
 # The columns of a cell, besides its factors, that a question reads: tables of all its settings are slow to cut.
 _COLUMNS = ("seed", "arm", "outcome", "commit", "touched", "warm_start_accuracy", "setting/task")
@@ -33,17 +34,17 @@ _COLUMNS = ("seed", "arm", "outcome", "commit", "touched", "warm_start_accuracy"
 
 @dataclass(frozen=True)
 class Question:
-    """A hypothesis in one combination of the levels that it leaves open, with the numbers that decide it."""
+    """A hypothesis at one setting of the factors that it does not fix, with the numbers that decide it."""
 
     study: str
     hypothesis: Hypothesis
     where: str  # the combination, as `stressed/1M`
     tasks: list[str]
     arms: list[str]
-    values_STA: NDArray  # of the seeds that have all of them, in the order in which they are looked at
-    margin_T: NDArray  # on the tested scale; NaN: every difference matters
+    values_STA: NDArray  # of the seeds that have a value for all tasks and arms, in the order of the looks
+    margin_T: NDArray  # smallest difference that matters, on the tested scale; NaN: every difference matters
     looks: tuple[int, ...]
-    family: str  # the registration, or the study; questions of one family are decided together
+    family: str  # the registration, or the study; one Holm correction covers the questions of a family
     label: str
     seeds: tuple[int, ...] = ()  # S of them
     why: str = ""
@@ -51,7 +52,7 @@ class Question:
     gaps: str = ""  # a note about runs that ended early or are left out, and seeds that began low
     score_name: str = ""  # the score in words; empty where the metric is no score
     start_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # a score's, NaN where arms begin apart
-    gain_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # the baseline's, of the same seeds
+    gain_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # the baseline's gain, of the same seeds
 
     @property
     def kind(self) -> str:
@@ -65,23 +66,23 @@ class Question:
 
     @property
     def logarithmic(self) -> bool:
-        """True if arms are compared as factors."""
+        """True if arms are compared by ratios, as differences of logarithms."""
         return bool(self.hypothesis["scale"] == "log")
 
     @property
     def sign(self) -> float:
-        """1 where the difference should be above 0, else -1."""
+        """1 if the hypothesis says that the difference is above 0, else -1."""
         return -1.0 if self.hypothesis["direction"] == "less" else 1.0
 
     @property
     def beyond(self) -> float:
-        """The claimed distance beyond 0, on the tested scale."""
+        """The claimed minimum size of the difference, on the tested scale."""
         distance = self.hypothesis["beyond"]
         return float(np.log(distance or 1)) if self.logarithmic else distance
 
     @property
     def pooled_beyond(self) -> float:
-        """The claimed distance in units of the margins, mean over tasks."""
+        """The claimed minimum size in units of the margins, mean over tasks."""
         return float((self.beyond / self.unit_T).mean())
 
     @property
@@ -90,25 +91,25 @@ class Question:
 
     @property
     def unit_T(self) -> NDArray:
-        """The unit of a difference in each task: its margin where every task has one, else 1."""
+        """The unit of a difference in each task: the task's margin if every task has one, else 1."""
         return self.margin_T if self.has_margins else np.ones(len(self.tasks))
 
     def differences(self, n: int) -> NDArray:
-        """Return the first arm minus the second (or 0) of the first n seeds, as logarithms if so tested; (n, T)."""
+        """Return the first arm minus the second (or 0) for the first n seeds, of logarithms if so tested; (n, T)."""
         of = self.values_STA[:n, :, 0]
         minus = self.values_STA[:n, :, 1] if len(self.arms) > 1 else np.zeros_like(of)
         with np.errstate(divide="ignore", invalid="ignore"):
             of, minus = (np.log(of), np.log(minus)) if self.logarithmic else (of, minus)
-            # A share that is 0 in one arm is infinitely smaller; in both arms it is a tie.
+            # A share of 0 in one arm makes the difference infinite; in both arms it is a tie.
             difference = np.where(of == minus, 0.0, of - minus)
         return _rounded(difference, np.maximum(np.abs(of), np.abs(minus)) + self.logarithmic)
 
     def pooled(self, n: int) -> NDArray:
-        """Return one number a seed: the mean over tasks of its differences in units of the margins; (n,)."""
+        """Return each seed's mean over tasks of the differences in units of the margins; (n,)."""
         d_ST = self.differences(n) / self.unit_T
         with np.errstate(invalid="ignore"):
             mean_S = d_ST.mean(axis=1)
-        mean_S = np.where(np.isnan(mean_S), 0.0, mean_S)  # infinite in one task, the other way in another: a tie
+        mean_S = np.where(np.isnan(mean_S), 0.0, mean_S)  # +inf in one task and -inf in another: a tie
         return _rounded(mean_S, np.abs(d_ST).max(axis=1))
 
     def disagreement(self, n: int) -> float:
@@ -117,7 +118,7 @@ class Question:
         return disagreement(d_ST.T) if np.isfinite(d_ST).all() else np.nan
 
     def as_claimed(self) -> NDArray:
-        """Return whether each seed shows the claim in each task; (S, T)."""
+        """Return for each seed and task whether it agrees with the claim; bool, (S, T)."""
         if self.kind == "trend":
             return np.asarray((self.sign * np.diff(self.values_STA, axis=2) > 0).all(axis=2))
         d_ST = self.differences(len(self.values_STA))
@@ -125,14 +126,14 @@ class Question:
 
 
 def _rounded(values: NDArray, of: NDArray) -> NDArray:
-    """Round values to DIGITS of the largest numbers that they were computed from."""
+    """Round values to DIGITS digits, counted from the largest numbers that they were computed from."""
     known = np.isfinite(of) & (of > 0)
     scale = 10.0 ** (DIGITS - np.ceil(np.log10(np.where(known, of, 1.0))))
     return np.where(known, np.round(np.where(known, values, 0.0) * scale) / scale, values)
 
 
 def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: bool) -> Iterator[Question]:
-    """Ask a hypothesis once for each combination of open levels that has all its arms in some task.
+    """Yield a question for each setting of the factors that the hypothesis does not fix, if a task there has all arms.
 
     `owner`: the study or collection that registers it; `decided`: it belongs to a family.
     """
@@ -150,7 +151,7 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
             cells = cells[cells["seed"].isin(entry["seeds"])]
         values = _values(hypothesis, here, cells, tasks, arms, entry)
         values_STA = values.to_numpy(dtype=np.float64).reshape(len(values), len(tasks), len(arms))
-        # Margin and condition are those of the first look: later seeds must not change what was decided.
+        # Margin and condition come from the seeds of the first look, so that later seeds cannot change a decision.
         first = here[here["seed"].isin(values.index[: looks[0]])]
         if entry:  # a place without a margin is null in the registry
             margin_T = np.array([entry["margins"].get(place) for place in _places(where, tasks)], dtype=np.float64)
@@ -180,9 +181,9 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
 
 
 def _combinations(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
-    """Yield each combination of open levels, its cells (the metric as `value`), its tasks, and the arms.
+    """Yield each combination of levels left open, with its cells (the metric as `value`), its tasks, and the arms.
 
-    Only tasks that have all arms count. Arms with a task of their own each (lengths of answers) are compared over all
+    Only tasks that have all arms count. If each arm has its own task (lengths of answers), they are compared over all
     tasks.
     """
     plan, columns = study.plan, [name for name in study.cells if name in _COLUMNS or name.startswith("factor/")]
@@ -193,7 +194,7 @@ def _combinations(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[st
     open_ = [f for f in plan["factors"] if f not in (plan["compare"], hypothesis["range_over"], "task")]
     cells = cells.assign(
         where=["/".join(row) for row in cells[[f"factor/{f}" for f in open_]].to_numpy(dtype=str)],
-        # Where tasks are what is compared, a seed has one number over all of them.
+        # If the tasks themselves are compared, a seed has one number over all of them.
         task=ALL_TASKS if plan["compare"] == "task" else cells.get("factor/task", cells.get("setting/task")),
     )
     for where, here in cells.groupby("where", sort=False):
@@ -209,30 +210,30 @@ def _combinations(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[st
 def _values(
     hypothesis: Hypothesis, here: pd.DataFrame, cells: pd.DataFrame, tasks: list[str], arms: list[str], entry: Any
 ) -> pd.DataFrame:
-    """Return the values of the seeds that have all of them: a row a seed, a column for each task and arm in it.
+    """Return a row for each seed that has all values, with a column for each task and arm.
 
     `here`: cells of the tasks with the metric as `value`; `cells`: those of the arms; `entry`: the registration.
     """
     if hypothesis["scale"] == "log":
         cells = cells.assign(value=cells["value"].where(cells["value"] >= 0))  # a negative number has no logarithm
-    # A range over a factor is NaN where a level has no value: it would be too small. Else there is one run of a seed.
+    # The range over a factor is NaN if a level has no value, because it would be too small. Else a seed has one run.
     summary = np.ptp if hypothesis["range_over"] else np.max
     values = cells.groupby(["seed", "task", "arm"])["value"].agg(lambda runs: summary(runs.to_numpy()))
     wide = values.unstack(["task", "arm"]).reindex(columns=pd.MultiIndex.from_product([tasks, arms]))
-    if hypothesis["provided"]:  # a seed counts once its condition can be read, too
+    if hypothesis["provided"]:  # a seed counts only if its condition is known, too
         of = here[here["arm"] == hypothesis["provided"]["of"]].groupby("seed")
         readable = of["outcome"].agg(lambda ends: ends.isin(RESULTS).all()) & (of["task"].nunique() == len(tasks))
         wide = wide[readable.reindex(wide.index, fill_value=False)]
-    if entry:  # looks are at the first registered seeds: what comes after a gap waits
+    if entry:  # looks take the registered seeds in order, so seeds after a missing one wait
         wide = wide.reindex(sorted(entry["seeds"]))
         wide = wide[wide.notna().all(axis=1).cummin()]
     return wide.dropna().sort_index()
 
 
 def _gaps(cells: pd.DataFrame, seeds: pd.Index, entry: Any) -> str:
-    """Name runs that diverged, seeds without a value, and seeds whose warm start did not take: those are kept.
+    """Name runs that diverged, seeds without a value, and seeds whose warm start failed, which count all the same.
 
-    `cells`: those of the arms; `seeds`: those that count; they were fixed before.
+    `cells`: the arms' cells; `seeds`: the seeds that count, which were fixed before.
     """
     counted = cells[cells["seed"].isin(seeds)]
     diverged = int((counted["outcome"] == DIVERGED).sum())
@@ -257,14 +258,14 @@ def _gaps(cells: pd.DataFrame, seeds: pd.Index, entry: Any) -> str:
 
 
 def _shared(study: StudyRuns, cells: pd.DataFrame, quantity: str, seeds: pd.Index, tasks: list[str]) -> NDArray:
-    """Return the number that all cells of a seed and a task share; NaN where they have none, or several; (S, T)."""
+    """Return the quantity of a seed and task if all its cells have the same value, else NaN; (S, T)."""
     of = by_cell(study, quantity)[cells.index].groupby([cells["seed"], cells["task"]])
     one = of.first().where(of.nunique(dropna=False) == 1)
     return one.unstack("task").reindex(index=seeds, columns=tasks).to_numpy(dtype=np.float64)
 
 
 def _margin(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
-    """Return the smallest difference that matters in one task (as tested: of factors the logarithm), or NaN."""
+    """Return the smallest difference that matters in one task, on the tested scale; NaN if every difference matters."""
     margin = hypothesis["margin"]
     if hypothesis["scale"] == "log":
         return float(np.log(margin or MARGIN_FACTOR))
@@ -275,7 +276,7 @@ def _margin(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> flo
 
 
 def _condition_fails(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> str:
-    """Say in which task the condition of the hypothesis does not hold; empty where it holds."""
+    """Say in which task the condition of the hypothesis does not hold; empty if it holds everywhere."""
     if not (condition := hypothesis["provided"]):
         return ""
     of = here[here["arm"] == condition["of"]]
@@ -289,10 +290,10 @@ def _condition_fails(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFram
 
 
 def margins(study: StudyRuns, hypothesis: Hypothesis) -> dict[str, float]:
-    """Return the margin of each place: of a task with the levels of the other factors.
+    """Return the margin by place (a task with levels of the other factors).
 
-    A score without a margin of its own has a share of the baseline's mean gain there, over all runs of the study. A
-    registration keeps margins as constants, from pilot seeds that its tests do not use.
+    For a score, it is by default a share of the baseline's mean gain there, over all runs of the study. A registration
+    keeps margins as constants, from pilot seeds that its tests do not use.
     """
     return {
         place: _margin(study, hypothesis, here[here["task"] == task])

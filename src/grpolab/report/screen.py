@@ -1,10 +1,10 @@
-"""The screen of a study for a terminal: computed once for what lies on the disk, and from then on read.
+"""The screen of a study (the first page of its report) for a terminal: computed once, then kept in a file.
 
-It is computed again where the content of a plan, a run folder, the committed reference, the registry at the commits of
-its runs, or this program has changed. Times of files do not count.
+It is computed again if the content of a plan, a run folder, the committed outcome (results/reference/), the registry at
+the commits of its runs, or this program has changed. Times of files do not matter.
 
-The committed outcome has its screens too, so that a fresh clone answers at once. They are read as long as no cell of
-the study has a run folder here; a test holds that they are what this program computes (`tests/report/test_screen.py`).
+The committed outcome has its screens too, so that a fresh clone answers at once. They are used while no cell of the
+study has a run folder here; `tests/report/test_screen.py` checks that they are what this program computes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from grpolab.report.registered import registry_at
 if TYPE_CHECKING:
     from grpolab.report.load import StudyRuns
 
-OF_A_RUN = ("outcome.json", "provenance.json", "journal.jsonl", "timing.jsonl")  # what of its folder a report reads
+OF_A_RUN = (
+    "outcome.json",
+    "provenance.json",
+    "journal.jsonl",
+    "timing.jsonl",
+)  # the files of a run that a report reads
 COMPUTED_BY = ("numpy", "pandas", "pyarrow", "scipy")
 
 
@@ -37,7 +42,7 @@ def screen(results: Results, name: str) -> str:
 
 
 def _compute(results: Results, name: str) -> tuple[Sequence[StudyRuns], str]:
-    """Load and decide a study; return it with its screen in Markdown."""
+    """Load a study and decide its claims; return its runs and its screen in Markdown."""
     from grpolab.report import brief
     from grpolab.report.claims import decide
     from grpolab.report.load import load
@@ -47,7 +52,7 @@ def _compute(results: Results, name: str) -> tuple[Sequence[StudyRuns], str]:
 
 
 def _read(file: Path, state: str) -> str | None:
-    """Return the text that a file keeps, or None where it was computed from something else."""
+    """Return the screen that a file keeps, or None if it was computed from another state."""
     match read_json(file) or {}:
         case {"state": known, "registered": dict(lines), "text": str(text)}:
             return text if known == state and lines == _registered(lines) else None
@@ -55,7 +60,7 @@ def _read(file: Path, state: str) -> str | None:
 
 
 def _is_as_committed(results: Results, name: str) -> bool:
-    """Return whether a study is here only as the committed outcome has it: no plan and no run of its own."""
+    """Return True if only the committed outcome has the study: no plan and no run of it is here."""
     if results.plan(name).exists() or not results.committed_plan(name).is_file():
         return False
     return not any(
@@ -91,7 +96,7 @@ def _record(state: str, studies: Sequence[StudyRuns], markdown: str) -> dict[str
 def keep(results: Results, name: str, state: str, studies: Sequence[StudyRuns], markdown: str) -> str:
     """Return the screen as text, and keep it for the next call; `state` was taken before its studies were loaded.
 
-    A screen is not kept where the state has changed since, nor in a folder that is read-only or a reference alone.
+    It is not kept if the state has changed meanwhile, or if the folder is read-only or only a reference.
     """
     record = _record(state, studies, markdown)
     if (results.root / "format.json").is_file() and state_of(results, name) == state:
@@ -114,11 +119,11 @@ def state_of(results: Results, name: str) -> str:
 
 
 def _hash_of(files: Iterable[Path], words: str = "") -> str:
-    """Return a hash of some words and of the names and contents of files; one that cannot be read has none."""
+    """Return a hash of some words and of the names and contents of files; an unreadable file has no content."""
     whole = hashlib.sha256(words.encode())
     for path in files:
         try:
-            with open(path, "rb", opener=open_file) as file:  # a pipe would be waited for
+            with open(path, "rb", opener=open_file) as file:  # `open` alone would block on a pipe
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             content = type(error).__name__
@@ -127,7 +132,7 @@ def _hash_of(files: Iterable[Path], words: str = "") -> str:
 
 
 def _registered(commits: Iterable[str]) -> dict[str, str]:
-    """Return commit -> hash of the registry at that commit: git may learn or forget a commit."""
+    """Return commit -> hash of the registry there; it is read each time, because git may gain or lose a commit."""
     lines = {commit: "\n".join(sorted(registry_at(commit))) for commit in commits}
     return {commit: hashlib.sha256(text.encode()).hexdigest() for commit, text in lines.items()}
 

@@ -38,8 +38,8 @@ def run_quantities(
 ) -> dict[str, float | bool]:
     """Return every quantity and every label of one run.
 
-    accuracy_E are its evaluations (of `items` items each, the first one before training), carried forward if it ended
-    early; `updates` and `rollouts` are its journal.
+    accuracy_E are its evaluations (of `items` items each, the first one before training), whose last value is repeated
+    if the run ended early; `updates` and `rollouts` are its journal.
     """
     start, final = mean(accuracy_E[:1]), final_score(accuracy_E, thresholds.score_tail)
     error = np.sqrt(start * (1 - start) / items)
@@ -100,7 +100,7 @@ def run_quantities(
 
 
 def _label(applies: bool, *quantities: float) -> float | bool:
-    """Return a label that follows from quantities; NaN if none of them is known."""
+    """Return the label `applies`, or NaN if none of the quantities that decide it is known."""
     return np.nan if np.isnan(quantities).all() else applies
 
 
@@ -116,8 +116,8 @@ def gradient_spikes(norm_R: NDArray, thresholds: Thresholds) -> NDArray:
     """Mark rollout steps with a norm above `spike_factor` times the median of the `spike_window` before. Shape: (R,).
 
     norm_R must be the maximum over a rollout step's updates: within a batch the norm falls as tokens are clipped, so
-    among single updates the first of every batch would look like a spike. Norms of 0 (no group has different rewards)
-    do not enter the median: after a collapse every ordinary norm would be a spike. A non-finite norm is one.
+    among single updates the first of every batch would look like a spike. Norms of 0 (all groups have equal rewards)
+    are left out of the median, else every ordinary norm after a collapse would be a spike. A non-finite norm is one.
     """
     norms = pd.Series(np.asarray(norm_R, dtype=np.float64))
     window, least = thresholds.spike_window, min(thresholds.spike_least, thresholds.spike_window)
@@ -129,9 +129,9 @@ Share = TypeVar("Share", float, pd.Series)
 
 
 def largest_clip_share(zero_variance: Share, updates_per_batch: Share) -> Share:
-    """Return the share of all tokens that a rule would clip if it clipped everything it can.
+    """Return the largest share of all tokens that any rule can clip.
 
-    Zero-variance groups have no gradient to lose, and before the first optimiser step on a batch every ratio is 1.
+    Groups of equal rewards have no gradient to clip, and before the first optimiser step on a batch every ratio is 1.
     """
     return (1 - zero_variance) * (1 - 1 / updates_per_batch)
 
@@ -139,7 +139,7 @@ def largest_clip_share(zero_variance: Share, updates_per_batch: Share) -> Share:
 def mechanism_quantities(
     updates: pd.DataFrame, rollouts: pd.DataFrame, settings: Mapping[str, float], tail: float
 ) -> dict[str, float]:
-    """Return every quantity that says how the run's objective works. `tail`: the share of the run that 'last' means."""
+    """Return every quantity about the objective's mechanism. `tail`: the share of the run that counts as its end."""
     clip_R = _per_step(updates, "clip/active", "mean").astype(np.float64)
     n = tail_length(len(clip_R), tail)
     sequence, token = (mean(column(updates, f"cf/{level}_0.2")) for level in ("sequence", "token"))
@@ -179,7 +179,7 @@ def _per_step(updates: pd.DataFrame, metric: str, how: Literal["max", "min", "me
 
 
 def _has_one_per_step(updates: pd.DataFrame) -> bool:
-    """Return True if each rollout step has one update, as in most logs of others: then nothing need be grouped."""
+    """Return True if each rollout step has one update, as in most frameworks' logs, so that grouping is not needed."""
     return bool((np.diff(updates["rollout_step"]) > 0).all())
 
 

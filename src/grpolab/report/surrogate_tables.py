@@ -1,4 +1,4 @@
-"""The tables behind the analytic figures, from our own surrogates: F9 and F10."""
+"""The tables behind the analytic figures F9 and F10, computed with our own surrogates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CURVES = {
     "sapo": Objective.of("token", "sapo", kernel_options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
     "gmpo, one token": Objective.of("token", "gmpo", 0.4, 0.4),
 }
-# Rules that see the old probability by itself, beside rules that see only the ratio.
+# Rules that depend on the old probability itself, and rules that depend only on the ratio.
 SURFACES = {
     **{name: CURVES[name] for name in ("no clip", "clip 0.2 / 0.2", "cispo, cap 1.28")},
     "aspo, cap 3": Objective.of("token", "aspo", kernel_options={"cap": 3.0}),
@@ -68,7 +68,7 @@ def surface_table(points: int = 40) -> Rows:
 
 
 def _points(places_N: Tensor, objective: Objective, advantage: float, old_N: Tensor, new_N: Tensor) -> Iterator[Any]:
-    """Yield each place with the objective and its weight there, from probabilities; (N,) each."""
+    """Yield each place (ratio or probability) with the objective and its weight there; (N,) each."""
     columns = places_N, *objective_and_weight(objective, advantage, old_N.log(), new_N.log())
     yield from zip(*(column_N.tolist() for column_N in columns), strict=True)
 

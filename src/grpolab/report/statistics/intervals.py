@@ -1,7 +1,7 @@
 """Estimates with their intervals: means and spreads over seeds, scores over tasks, and the time to a score.
 
-Means have t-intervals, which hold what they promise with three seeds. A bootstrap of three values covers 74% where it
-promises 95%.
+Means have t-intervals, which have their nominal coverage even with three seeds. A 95% bootstrap interval of three
+values covers 74%.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TooFewError(RequestError):
 
 
 class Interval(NamedTuple):
-    """An estimate from `n` values (seeds, runs) with its interval; the bounds are NaN where there is none."""
+    """An estimate from `n` values (seeds, runs) with its interval; the bounds are NaN if there is none."""
 
     mean: float
     low: float
@@ -94,7 +94,7 @@ def _first_of(band: Band) -> Interval:
 
 
 def sd_interval(values_S: ArrayLike) -> Interval:
-    """Return the standard deviation over seeds with its chi-squared interval; NaN below two. Shape: (S,)."""
+    """Return the standard deviation over seeds with its chi-squared interval; NaN below two seeds. Shape: (S,)."""
     values = np.asarray(values_S, dtype=np.float64)
     n = len(values)
     if n < 2:
@@ -133,7 +133,7 @@ def iqm(scores_TS: ArrayLike) -> NDArray:
 
 
 def optimality_gap(scores_TS: ArrayLike, optimum: float = 1.0) -> NDArray:
-    """Return how far runs stay below `optimum` on average; a run above it counts as reaching it. (..., T, S) -> (...).
+    """Return how far runs stay below `optimum` on average, where runs above it count as at it. (..., T, S) -> (...).
 
     Raises TooFewError below 3 tasks or 5 runs each.
     """
@@ -199,7 +199,7 @@ def resample(
 class Survival(NamedTuple):
     """The share of runs that have not reached a threshold by each time; before the first time it is 1.
 
-    Shapes: (X,). Bounds are NaN where the share is 0 or 1. `median` is infinite where half the runs never reach it.
+    Shapes: (X,). Bounds are NaN where the share is 0 or 1. `median` is infinite if half of the runs never reach it.
     """
 
     time_X: NDArray
@@ -212,10 +212,10 @@ class Survival(NamedTuple):
 
 
 def time_to_threshold(time_E: ArrayLike, score_E: ArrayLike, threshold: float) -> tuple[float, bool]:
-    """Return when a run's score first reaches the threshold, or its last time, and whether it does. Shapes: (E,).
+    """Return when a run's score first reaches the threshold, else its last time, and whether it does. Shapes: (E,).
 
-    The scores of a run that ended early must be carried forward to its planned end: until there it has not reached
-    the threshold.
+    If a run ended early, its last score must be repeated up to its planned end, because it counts as not reaching the
+    threshold until then.
     """
     reached = np.flatnonzero(np.asarray(score_E, dtype=np.float64) >= threshold)
     time = np.asarray(time_E, dtype=np.float64)

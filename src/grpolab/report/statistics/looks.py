@@ -1,10 +1,10 @@
-"""Hypotheses decided at planned looks, when the first 5, 10, 15 and 20 seeds are there.
+"""Group-sequential tests: hypotheses are decided at planned looks, after the first 5, 10, 15 and 20 seeds.
 
-Tests are three-sided (Goeman, Solari and Stijnen 2010, arXiv:1012.1200): a direction where the difference is surely not
-0, negligible where it is surely inside the margin, else inconclusive. The chance of a false decision is spent as
+Tests are three-sided (Goeman, Solari and Stijnen 2010, arXiv:1012.1200): a direction if the difference is significantly
+not 0, 'negligible' if it is significantly inside the margin, else inconclusive. The error rate is spent as
 alpha (n / 20)^2 over the looks (Lan and DeMets 1983). Directions and 'negligible' have a Holm procedure each over the
-hypotheses of a study: at most 5% of studies have a wrong direction, at most 5% a wrong 'negligible'. A decision stays,
-whatever later seeds say, and to stop looking is always safe.
+hypotheses of a study: at most 5% of studies have a wrong direction, at most 5% a wrong 'negligible'. Later seeds do not
+change a decision, and looking may stop at any time.
 
 Letters: M hypotheses, S seeds, K looks, T tasks; leading axes are replicates of a simulation.
 """
@@ -54,21 +54,21 @@ _LEVELS = np.array([
 
 
 class LookTests(NamedTuple):
-    """The tests of each hypothesis at each look, (..., M, K); p-values are two-sided, NaN where a look is to come."""
+    """The tests of each hypothesis at each look, (..., M, K); p-values are two-sided, NaN at future looks."""
 
-    direction_p: NDArray  # that the difference is 0, or no larger than is claimed
-    margin_p: NDArray  # that the difference is at the margin or beyond; 1 where the estimate is
+    direction_p: NDArray  # of the null that the difference is 0, or no larger than claimed
+    margin_p: NDArray  # of the null that the difference is at the margin or beyond; 1 if the estimate is
     claimed: NDArray  # whether the estimate lies on the claimed side
 
 
 class Decisions(NamedTuple):
-    """The decision on each hypothesis, (..., M); an undecided one has its state at the last look that happened."""
+    """The decision on each hypothesis, (..., M); for an undecided one, its state at the last look so far."""
 
     verdict: NDArray  # one of the four words
     by_margin: NDArray  # whether the test of the margin decided
-    look: NDArray  # index of the look that decided, or of the last one; -1: none has happened
-    level: NDArray  # the hypothesis's part of ALPHA: ALPHA over the hypotheses that Holm's procedure had left
-    repeated_p: NDArray  # to compare with `level`: of the direction, or of the margin where that decided
+    look: NDArray  # index of the look that decided, or of the last one; -1: no look yet
+    level: NDArray  # ALPHA over the number of hypotheses that Holm's procedure still had
+    repeated_p: NDArray  # to compare with `level`: of the margin if that decided, else of the direction
 
 
 def level_at(spent: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
@@ -83,7 +83,7 @@ def level_at(spent: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
 
 
 def repeated_p(p: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
-    """Return the inverse of `level_at`: how much all looks spend where a test with this p just rejects; 1 beyond .7."""
+    """Return the inverse of `level_at`: the level of all looks together at which this p just rejects; 1 beyond .7."""
     p = np.asarray(p, dtype=np.float64)
     if looks == 1:
         return p
@@ -94,7 +94,7 @@ def repeated_p(p: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
 
 
 def _interpolate_log(x: NDArray, known_x: NDArray, known_y: NDArray) -> NDArray:
-    """Return log y at x by linear interpolation of logarithms; below the last of the falling knots in proportion."""
+    """Return log y at x by log-log interpolation between falling knots; below the last knot, y is proportional to x."""
     log_x = np.log(np.maximum(x, np.finfo(float).tiny))
     inside = np.interp(log_x, np.log(known_x[::-1]), np.log(known_y[::-1]))
     return np.where(x < known_x[-1], log_x + np.log(known_y[-1] / known_x[-1]), inside)
@@ -110,10 +110,10 @@ def run_tests(
 ) -> LookTests:
     """Run t-tests of the first seeds at each look. `values_MS` has a difference for each seed, in order; (..., M, S).
 
-    `claimed_M` is 1 where the difference should be above `beyond_M`, and -1 where below -`beyond_M`. `margin_M` is the
-    smallest difference that matters; NaN: every difference does. Where `equal_M`, equality is claimed, and the
-    direction is tested against the margin, on the side of the mean. Seeds to come are NaN, and stand last. Values
-    without any spread decide nothing.
+    `claimed_M` is 1 if the difference is claimed to be above `beyond_M`, -1 if below -`beyond_M`. `margin_M` is the
+    smallest difference that matters; NaN: every difference does. If `equal_M`, equality is claimed, and the direction
+    is tested against the margin, on the side of the mean. Future seeds are NaN, and come last. Values without any
+    spread decide nothing.
     """
     values_MS, margin_M, claimed_M, beyond_M = (
         np.asarray(given, dtype=np.float64) for given in (values_MS, margin_M, claimed_M, beyond_M)
@@ -138,11 +138,11 @@ def run_tests(
 def decide(tests: LookTests, equal_M: ArrayLike = False, gone: int = 0) -> Decisions:
     """Decide by two Holm procedures, one look after the other.
 
-    A direction is decided where its repeated p is at most ALPHA over the number of hypotheses without a direction yet.
-    When no further direction can be decided at a look, 'negligible' is, by the same rule with a count of its own.
-    Only decisions lower the counts; undecided hypotheses must not, or the level would not hold. Where `equal_M`, a
-    difference inside the margin is the claim: the margin supports it, and a difference surely beyond it is the
-    opposite. `gone` hypotheses count besides these and are not tested (void ones).
+    A direction is decided if its repeated p is at most ALPHA over the number of hypotheses without a direction yet.
+    When no further direction can be decided at a look, 'negligible' is, by the same rule with its own count. Only
+    decisions lower the counts: undecided hypotheses must keep counting, or the error rate would exceed ALPHA. If
+    `equal_M`, the claim is that the difference is inside the margin, so 'negligible' supports it, and a direction is
+    the opposite. `gone` more hypotheses (void ones) are counted, but not tested.
     """
     *leading, M, K = tests.direction_p.shape
     equal_M = np.broadcast_to(np.asarray(equal_M, dtype=bool), (*leading, M))
@@ -158,7 +158,7 @@ def decide(tests: LookTests, equal_M: ArrayLike = False, gone: int = 0) -> Decis
         while True:
             of_direction, of_margin = (ALPHA / np.maximum(M + gone - decided, 1) for decided in (directions, margins))
             turned_M, inside_M = open_M & (direction_p <= of_direction), open_M & (margin_p <= of_margin)
-            inside_M = inside_M & ~turned_M.any(-1, keepdims=True)  # first see whether this frees another direction
+            inside_M = inside_M & ~turned_M.any(-1, keepdims=True)  # directions first: one may allow another
             for chosen_M, limit, p in ((open_M, of_direction, direction_p), (inside_M, of_margin, margin_p)):
                 level, shown_p = np.where(chosen_M, limit, level), np.where(chosen_M, p, shown_p)
             if not (turned_M | inside_M).any():
@@ -178,8 +178,8 @@ def interval(
 ) -> tuple[float, float]:
     """Return the repeated confidence interval of the mean at the decision's level, from that look's seeds; (S,).
 
-    It lies beyond the claimed bound (of an equality: beyond the margin) exactly where a direction was decided, and
-    inside the margin exactly where the margin decided (`by_margin`).
+    It lies beyond the claimed bound (for an equality: beyond the margin) exactly if a direction was decided, and inside
+    the margin exactly if the margin decided (`by_margin`).
     """
     values = np.asarray(values_S, dtype=np.float64)
     n = len(values)
@@ -189,9 +189,9 @@ def interval(
 
 
 def disagreement(values_TS: ArrayLike) -> float:
-    """Return p of Hotelling's test (1931) that all tasks have one mean, of differences that share seeds; (T, S).
+    """Return p of Hotelling's test (1931) that all tasks have one mean; values (T, S) of one seed are dependent.
 
-    NaN for a single task, or with no more seeds than tasks.
+    NaN for a single task, or if there are not more seeds than tasks.
     """
     values = np.asarray(values_TS, dtype=np.float64)
     tasks, n = values.shape

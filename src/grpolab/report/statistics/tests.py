@@ -1,4 +1,4 @@
-"""Tests: differences of two arms by seed, rates of runs, unpaired groups, trends; and what they could have found.
+"""Tests of differences by seed, rates of runs, unpaired groups and trends; and the differences that they could detect.
 
 Some are written out although scipy has them. `scipy.stats` takes three quarters of a second to import, most of the
 time of a report's first screen, so functions that need it import it when they are called. And scipy's sign test and
@@ -20,14 +20,14 @@ from scipy import special
 from grpolab.report.statistics.intervals import CONFIDENCE, Interval, share_interval, t_interval
 from grpolab.report.statistics.looks import ALPHA
 
-FLIPPED_SEEDS = 24  # of up to so many seeds all signs are tried; 30 would be 2**30 sums
-EXACT_LEVELS = 7  # of up to so many levels all orders are tried; beyond, the normal approximation
-ROUNDING = 1e-12  # differences whose range is below this share of the values are one number, rounded
+FLIPPED_SEEDS = 24  # for up to so many seeds all signs are tried; 30 would be 2**30 sums
+EXACT_LEVELS = 7  # for up to so many levels all orders are tried; beyond, the normal approximation
+ROUNDING = 1e-12  # if the range of differences is below this share of the values, they differ only by rounding
 POWER = 0.8
 
 
 class Difference(NamedTuple):
-    """The mean of the differences over `n` shared seeds, its interval, p that it is 0, and their standard deviation.
+    """The mean difference over `n` shared seeds, its interval, p that it is 0, and the differences' standard deviation.
 
     NaN marks what cannot be computed.
     """
@@ -43,9 +43,8 @@ class Difference(NamedTuple):
 def paired_difference(of: pd.Series, minus: pd.Series) -> Difference:
     """Return `of - minus` by seed (the index of both) with t-interval and paired t-test.
 
-    Seeds that only one side has are left out; below two shared seeds p is NaN. The sign test gives p where the t-test
-    cannot: where the differences have no spread (labels, counts), or one is infinite (a run that diverged). The effect
-    is then the median.
+    Seeds that only one side has are left out; below two shared seeds p is NaN. If the differences have no spread
+    (labels, counts), or one is infinite (a run that diverged), the sign test gives p, and the effect is the median.
     """
     pairs = pd.DataFrame({"of": of, "minus": minus}).astype("float64").dropna()
     of_S, minus_S = pairs["of"].to_numpy(), pairs["minus"].to_numpy()
@@ -102,9 +101,9 @@ def holm(p_values: Sequence[float]) -> NDArray:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> NDArray:
-    """Return q-values (Benjamini and Hochberg 1995): the share of false findings among those with as small a p; (M,).
+    """Return q-values (Benjamini and Hochberg 1995): the expected share of false findings at this p or less; (M,).
 
-    To the bit what `scipy.stats.false_discovery_control` gives.
+    They are bit-identical to those of `scipy.stats.false_discovery_control`.
     """
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p)
@@ -122,15 +121,15 @@ def wilson(successes: int, n: int) -> Interval:
     rate, scale = successes / n, 1 + z**2 / n
     centre = (rate + z**2 / (2 * n)) / scale
     half = z * np.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / scale
-    # Of none and of all the bound is exactly 0 and 1; rounding must not push it past.
+    # For 0 or n successes a bound is exactly 0 or 1; rounding must not push it beyond.
     low = 0.0 if successes == 0 else float(centre - half)
     return Interval(rate, low, 1.0 if successes == n else float(centre + half), n)
 
 
 def fisher(first: int, first_n: int, second: int, second_n: int) -> float:
-    """Return the two-sided p of Fisher's exact test (1922) that two arms have one rate; NaN where an arm has no runs.
+    """Return the two-sided p of Fisher's exact test (1922) that two arms have one rate; NaN if an arm has no runs.
 
-    The test ignores pairs: where runs of one seed tend to fail together, its p is too large, never too small.
+    The test ignores pairing: if runs of one seed tend to fail together, its p is too large, never too small.
     """
     if not first_n or not second_n:
         return np.nan
@@ -156,13 +155,13 @@ def rate_difference(first: int, first_n: int, second: int, second_n: int) -> Dif
 def label_difference(of_ST: ArrayLike, minus_ST: ArrayLike) -> tuple[float, float]:
     """Return the difference of two rates of labelled runs over T tasks, and its exact two-sided p.
 
-    Shapes: (S, T) of 0 and 1. The unit is the seed: the runs of a seed on all tasks go to one arm or to the other
-    together. p is the share of ways to divide the 2S numbers of labelled runs between the arms whose sums differ by as
-    much. Of one task that is Fisher's test.
+    Shapes: (S, T) of 0 and 1. The unit is the seed: a seed's runs on all tasks are permuted between the arms together.
+    Each arm has S counts of labelled runs. p is the share of the ways to split these 2S counts into two arms in which
+    the arms' sums differ by at least as much as observed. For one task this is Fisher's test.
     """
     of, minus = np.asarray(of_ST, dtype=int), np.asarray(minus_ST, dtype=int)
     seeds, labelled = len(of), np.concatenate([of.sum(axis=1), minus.sum(axis=1)])
-    ways_KL = np.zeros((2 * seeds + 1, labelled.sum() + 1))  # number of choices of K numbers whose sum is L
+    ways_KL = np.zeros((2 * seeds + 1, labelled.sum() + 1))  # number of ways to choose K counts whose sum is L
     ways_KL[0, 0] = 1
     for number in labelled:
         ways_KL[1:, number:] += ways_KL[:-1, : ways_KL.shape[1] - number].copy()
@@ -173,10 +172,10 @@ def label_difference(of_ST: ArrayLike, minus_ST: ArrayLike) -> tuple[float, floa
 
 
 def welch_difference(of: pd.Series, minus: pd.Series) -> Difference:
-    """Return the difference of two means with the interval and p of Welch's test (1947): spreads may differ.
+    """Return the difference of two means with the interval and p of Welch's test (1947), which allows unequal spreads.
 
-    Values that are not finite are left out; `n` is the smaller group. Below two values a side there is no interval and
-    no p. Of groups without any spread p is 0, or 1 where they are equal.
+    Values that are not finite are left out; `n` is the size of the smaller group. With fewer than two values a side,
+    interval and p are NaN. If neither group has any spread, p is 1 if they are equal, else 0.
     """
     sides = _finite(of, minus)
     n = min(map(len, sides))
@@ -196,7 +195,7 @@ def welch_difference(of: pd.Series, minus: pd.Series) -> Difference:
 def welch_error(of: pd.Series, minus: pd.Series) -> tuple[float, float]:
     """Return the standard error of a difference of means and its degrees of freedom (Welch and Satterthwaite).
 
-    Needs two values a side. Without any spread the error is 0, and the freedom that of the smaller group.
+    Needs two values a side. Without any spread the error is 0, and the degrees of freedom are the smaller group's.
     """
     sides = _finite(of, minus)
     terms = [side.var(ddof=1) / len(side) for side in sides]
@@ -213,9 +212,9 @@ def _finite(*sides: pd.Series) -> list[NDArray]:
 def rank_trend(values_STL: ArrayLike) -> Difference:
     """Return Kendall's tau of the values with the order of L levels, mean over seeds and tasks, and Page's p (1963).
 
-    Shape: (S, T, L) or (S, L), every seed complete. tau is the share of pairs of levels that rise minus the share that
-    fall: 1 where every seed rises throughout. p is two-sided, exact, and has the seed as its unit: all orders of a
-    seed's levels are equally likely, the same order in all tasks. NaN p below two seeds or three levels.
+    Shape: (S, T, L) or (S, L), without gaps. tau is the share of pairs of levels that rise minus the share that fall: 1
+    if every seed rises throughout. p is two-sided and exact, with the seed as unit: under the null hypothesis all
+    orders of a seed's levels, equal in all tasks, are equally likely. p is NaN below two seeds or three levels.
     """
     values = np.asarray(values_STL, dtype=np.float64)
     values = values[:, None] if values.ndim == 2 else values
@@ -232,7 +231,7 @@ def rank_trend(values_STL: ArrayLike) -> Difference:
 def _page_by_seed(values_STL: NDArray) -> float:
     """Return two-sided p of Page's statistic, the sum over seeds of levels times ranks: exact up to EXACT_LEVELS."""
     of, than = values_STL[..., :, None], values_STL[..., None, :]
-    # Twice the ranks, for ties have halves: of L values, those below plus those not above, plus 1.
+    # Twice the ranks, because ties have half ranks: the number of values below, plus those not above, plus 1.
     ranks_SL = ((of > than).sum(axis=3) + (of >= than).sum(axis=3) + 1).sum(axis=1)
     levels = ranks_SL.shape[1]
     if levels > EXACT_LEVELS:
@@ -250,7 +249,7 @@ def _page_by_seed(values_STL: NDArray) -> float:
 
 
 def detectable_difference(error: float, freedom: float, alpha: float = ALPHA) -> float:
-    """Return the true difference that a two-sided t-test finds with the chance POWER, given its standard error."""
+    """Return the true difference that a two-sided t-test detects with probability POWER, given its standard error."""
     from scipy import optimize
 
     # Observed over true standard deviation of normal values, at K equally likely points: three digits of power.
@@ -258,7 +257,7 @@ def detectable_difference(error: float, freedom: float, alpha: float = ALPHA) ->
     reach_K = -special.stdtrit(freedom, alpha / 2) * spread_K
 
     def surplus(shift: float) -> float:
-        """Return P(p < alpha) where the true effect is `shift` standard errors, minus POWER."""
+        """Return P(p < alpha) minus POWER if the true effect is `shift` standard errors."""
         return float(np.mean(special.ndtr(shift - reach_K) + special.ndtr(-shift - reach_K))) - POWER
 
     farthest = 2.0
@@ -268,9 +267,9 @@ def detectable_difference(error: float, freedom: float, alpha: float = ALPHA) ->
 
 
 def detectable_rate_difference(first_n: int, second: int, second_n: int, alpha: float = ALPHA) -> float | None:
-    """Return how far the first arm's true rate must lie from the second's observed one for Fisher's test to find it.
+    """Return how far the first arm's true rate must lie from the second's observed one for Fisher's test to detect it.
 
-    In hundredths, to the side with more room, with the chance POWER. None where no rate is far enough with so few runs.
+    In steps of 0.01, on the side with more room, with probability POWER. None if no rate is far enough for so few runs.
     """
     from scipy import stats
 
