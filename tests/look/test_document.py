@@ -147,6 +147,21 @@ def test_no_text_becomes_markup(tmp_path: Path) -> None:
     assert elements.count("</script>") == 2
 
 
+def test_a_lost_run_says_where_in_its_curve(results: Results) -> None:
+    (study,) = load(results, "clip_range")
+    page = page_of(results)
+    lost = [run for run in page["runs"] if run["lost"] == "collapsed"]
+    assert lost
+    for run in lost:
+        ((step, says),) = run["marks"]
+        rows = study.evaluations[study.evaluations["signature"] == run["signature"]]
+        scores = rows.set_index("rollout_step")[study.metric]
+        fall = scores.cummax() - scores
+        assert "collapsed" in says
+        assert fall[step] >= study.thresholds.collapse_drop > fall[fall.index < step].max()
+    assert all(run["marks"] == [] for run in page["runs"] if not run["lost"])
+
+
 def test_tokens_of_a_vocabulary_are_text() -> None:
     words = ["ĠHow", "Ċ", "many", "▁words", "Ġé", "<|im_end|>", "Ġ文"]
     read = [document._readable(word, has_bytes=True) for word in words]

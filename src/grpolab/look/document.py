@@ -29,12 +29,12 @@ from grpolab.meanings import METRICS
 from grpolab.paths import SIGNATURE
 from grpolab.report.brief import strip_markdown
 from grpolab.report.claims import Claim
-from grpolab.report.journals import column, largest, read_samples
+from grpolab.report.journals import both, collapse_place, column, largest, read_samples
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import is_share, stability_table
 from grpolab.report.style import arm_styles
 from grpolab.run_files import EACH, check_shape, read_object
-from grpolab.vocabulary import MISSING
+from grpolab.vocabulary import DIVERGED, MISSING, STOPPED
 
 FORMAT = 1
 MOST_FREEDOM = 60  # degrees of freedom in the table of Student's t
@@ -42,6 +42,7 @@ MOST_FREEDOM = 60  # degrees of freedom in the table of Student's t
 CURVES, CURVES_OF_A_RUN, MOST_CURVES = 3_200_000, 6_000, 10_000_000
 MOST_TOKENS, MOST_PROMPTS = 25_000, 4  # of the samples in a page
 MOST_LETTERS = 20_000  # of one text; what is behind is left out, and said
+COLLAPSED = "collapsed"  # as the report labels it
 CLIP_MARKS = {"low": "v", "high": "^", "": "."}
 Document = dict[str, Any]
 
@@ -179,12 +180,22 @@ def _runs(
                 for finding in causes.get(signature, ())
             ],
         }
+        run["marks"] = _marks(study, cell, str(run["lost"]))
         if signature in of_run:
             run |= dict(zip(("train", "eval"), of_run[signature], strict=True))
         if signature in scores.index:
             row, best = scores.loc[signature], largest(column(study.of_cell("evaluations", cell), study.metric))
             run["score"] = [row["start"], best, row["final_score"]]
         yield run
+
+
+def _marks(study: StudyRuns, cell: Any, lost: str) -> list[tuple[int, str]]:
+    """Return the rollout step at which a lost run was lost, with how."""
+    evaluations = study.of_cell("evaluations", cell)
+    steps, values = both(evaluations[~evaluations["carried"]], "rollout_step", study.metric)
+    if lost == COLLAPSED and len(values):
+        return [(int(steps[collapse_place(values, study.thresholds)]), "its score had collapsed")]
+    return [(int(cell.rollout_steps), lost)] if lost in (DIVERGED, STOPPED) else []
 
 
 def _mlflow_links(study: StudyRuns) -> dict[str, str]:

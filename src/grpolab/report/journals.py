@@ -256,9 +256,22 @@ def has_collapsed(accuracy_E: NDArray, thresholds: Thresholds) -> bool:
     """
     if not len(accuracy_E):
         return False
-    peak = float(np.max(accuracy_E))
-    least = max(thresholds.collapse_drop, thresholds.collapse_share * (peak - float(accuracy_E[0])))
-    return min(drawdown(accuracy_E), peak - final_score(accuracy_E, thresholds.score_tail)) >= least
+    fall = np.max(accuracy_E) - final_score(accuracy_E, thresholds.score_tail)
+    return bool(min(drawdown(accuracy_E), fall) >= _least_fall(accuracy_E, thresholds))
+
+
+def collapse_place(accuracy_E: NDArray, thresholds: Thresholds) -> int:
+    """Return the place of the first value that is so far below an earlier peak that the fall is a collapse.
+
+    `has_collapsed` must be True of the values.
+    """
+    below = np.maximum.accumulate(accuracy_E) - accuracy_E >= _least_fall(accuracy_E, thresholds)
+    return int(np.argmax(below))
+
+
+def _least_fall(accuracy_E: NDArray, thresholds: Thresholds) -> float:
+    gain = float(np.max(accuracy_E)) - float(accuracy_E[0])
+    return max(thresholds.collapse_drop, thresholds.collapse_share * gain)
 
 
 def kind_of_cpu(hardware: str) -> str:

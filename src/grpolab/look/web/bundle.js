@@ -660,7 +660,7 @@ function pictureOf(sweep, study, state) {
     y: (difference ? `${word} of ${metric}` : metric) + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
     note: noteOf(sweep, state, { of_step: ofStep, kind }) + (many ? " Of so many arms only the baseline's band is shown." : ""),
   };
-  return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null };
+  return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null, marks: [] };
 }
 
 /** @param {Study} study @param {State} state */
@@ -751,7 +751,7 @@ function rowsOf(picture) {
 
 
 /** @type {Picture} */
-const NOTHING = { title: "", panels: [], x: "", y: "", log: false, seeds: false, zoom: [], reference: null, note: "" };
+const NOTHING = { title: "", panels: [], x: "", y: "", log: false, seeds: false, zoom: [], reference: null, marks: [], note: "" };
 
 /** Make a place for panels.
  * @param {HTMLElement} root @param {(zoom: number[]) => void} onZoom @param {(title: string) => void} onTitle @returns {Charts} */
@@ -892,17 +892,18 @@ function plotOf(picture, panel, size, onZoom) {
           if (width > 4) queueMicrotask(() => onZoom(ends));
         },
       ],
-      drawAxes: [(u) => drawReference(u, picture.reference)],
+      drawAxes: [(u) => drawLines(u, picture)],
     },
   };
   return { options, data: /** @type {any} */ ([xs, ...columns]) };
 }
 
-/** Draw the line of no difference. @param {Plot} u @param {number | null} reference */
-function drawReference(u, reference) {
-  if (reference === null) return;
+/** Draw the line of no difference, and the steps at which something happened. @param {Plot} u @param {Picture} picture */
+function drawLines(u, { reference, marks }) {
   u.ctx.fillStyle = ink("soft");
-  u.ctx.fillRect(u.bbox.left, Math.round(u.valToPos(reference, "y", true)), u.bbox.width, devicePixelRatio);
+  const { left, top, width, height } = u.bbox;
+  if (reference !== null) u.ctx.fillRect(left, Math.round(u.valToPos(reference, "y", true)), width, devicePixelRatio);
+  for (const step of marks) u.ctx.fillRect(Math.round(u.valToPos(step, "x", true)), top, devicePixelRatio, height);
 }
 
 // --- drawing.js
@@ -984,6 +985,7 @@ function drawPanel(picture, panel, id) {
     axes.append(words(toX(at), bottom + 14, roundText(at), { "text-anchor": "middle" }));
   }
   if (picture.reference !== null) line(`M${LEFT} ${toY(picture.reference)}H${right}`, ink("soft"));
+  for (const step of picture.marks) line(`M${toX(step)} ${TOP}V${bottom}`, ink("soft"));
   const lines = shape("g", { "clip-path": `url(#${id})` });
   for (const { arm, x, y, band } of linesOf(picture, panel)) {
     const edge = band && !arm.plain ? [...points(x, band.high), ...points(x, band.low).reverse()] : [];
@@ -1259,29 +1261,27 @@ function runDetail(root, app) {
   const tokens = kept && button("its tokens", () => go({ tab: "tokens", sample: run.signature }, true));
   const dot = element("i", { class: "dot", style: `background: ${armColour(arm.colour)}` });
   const ended = `${run.outcome}${run.lost && run.lost !== run.outcome ? `, ${run.lost}` : ""} after ${number(run.steps)} rollout steps`;
-  const why = (run.seconds ? `, ${duration(run.seconds)}` : "") + (run.reason ? `: ${run.reason}` : "");
+  const where = run.marks.map(([step, says]) => `; ${says} at step ${step} (a line in the curves)`).join("");
+  const why = (run.seconds ? `, ${duration(run.seconds)}` : "") + where + (run.reason ? `: ${run.reason}` : "");
   const settings = Object.entries(run.settings);
   const findings = run.findings.map(({ confidence, cause, says, evidence, remedy }) => {
     const lines = element("ul", {}, ...evidence.map((line) => element("li", {}, line)));
     return element("li", {}, element("b", {}, cause), ` (${confidence}): ${says}`, lines, remedy && element("p", {}, `Remedy: ${remedy}`));
   });
-  const close = button("close", () => go({ run: "" }));
   const differ = table("settings that differ, in brackets the baseline's", ["setting", "value"], settings);
-  const hint = `${other ? "Grey: the baseline's run of the same seed. " : ""}A click on a title takes its curve away.`;
   const sides = [
     settings.length ? differ : soft("Every setting is the baseline's."),
     findings.length ? element("ul", { class: "findings" }, ...findings) : soft("The doctor found nothing."),
   ];
   const panels = element("div", { class: "panels" });
   const parts = [
-    element("header", {}, element("h2", {}, dot, title), element("code", {}, run.signature), ...links, tokens, close),
+    element("header", {}, element("h2", {}, dot, title), element("code", {}, run.signature), ...links, tokens, button("close", () => go({ run: "" }))),
     element("p", { class: run.outcome !== "completed" && "warn" }, ended + why),
     element("div", { class: "sides" }, ...sides),
-    element("div", { class: "controls" }, search.node, soft(hint)),
+    element("div", { class: "controls" }, search.node, soft(`${other ? "Grey: the baseline's run of the same seed. " : ""}A click on a title takes its curve away.`)),
   ];
   root.append(element("article", { class: "run" }, ...parts, panels));
-  const remove = (/** @type {string} */ name) => go({ metrics: chosen().filter((one) => one !== name) });
-  const charts = chartsIn(panels, (zoom) => go({ zoom, x: "rollout_step" }), remove);
+  const charts = chartsIn(panels, (zoom) => go({ zoom, x: "rollout_step" }), (title) => go({ metrics: chosen().filter((name) => name !== title) }));
 
   /** @param {Run} one @param {Arm} look @param {string} name */
   const lineOf = (one, look, name) => {
@@ -1295,7 +1295,7 @@ function runDetail(root, app) {
         const theirs = other ? lineOf(other, grey, name) : [];
         return { title: name, row: name, arms: [...theirs, ...lineOf(run, arm, name)] };
       });
-      const names = { title, x: AXES.rollout_step, y: "as the titles say", note: `run ${run.signature}` };
+      const names = { title, x: AXES.rollout_step, y: "as the titles say", note: `run ${run.signature}`, marks: run.marks.map(([step]) => step) };
       charts.draw({ ...names, panels, log: false, seeds: false, zoom: x === "rollout_step" ? zoom : [], reference: null });
     },
     seen: () => seenIn(charts.picture, `run ${run.signature}`),

@@ -7,7 +7,7 @@ import { columnsOf, GAP, linesOf, xRange, yRange } from "./panels.js";
 import { showTip, spacingOf } from "./tip.js";
 
 /** @type {Picture} */
-const NOTHING = { title: "", panels: [], x: "", y: "", log: false, seeds: false, zoom: [], reference: null, note: "" };
+const NOTHING = { title: "", panels: [], x: "", y: "", log: false, seeds: false, zoom: [], reference: null, marks: [], note: "" };
 
 /** Make a place for panels.
  * @param {HTMLElement} root @param {(zoom: number[]) => void} onZoom @param {(title: string) => void} onTitle @returns {Charts} */
@@ -148,15 +148,16 @@ function plotOf(picture, panel, size, onZoom) {
           if (width > 4) queueMicrotask(() => onZoom(ends));
         },
       ],
-      drawAxes: [(u) => drawReference(u, picture.reference)],
+      drawAxes: [(u) => drawLines(u, picture)],
     },
   };
   return { options, data: /** @type {any} */ ([xs, ...columns]) };
 }
 
-/** Draw the line of no difference. @param {Plot} u @param {number | null} reference */
-function drawReference(u, reference) {
-  if (reference === null) return;
+/** Draw the line of no difference, and the steps at which something happened. @param {Plot} u @param {Picture} picture */
+function drawLines(u, { reference, marks }) {
   u.ctx.fillStyle = ink("soft");
-  u.ctx.fillRect(u.bbox.left, Math.round(u.valToPos(reference, "y", true)), u.bbox.width, devicePixelRatio);
+  const { left, top, width, height } = u.bbox;
+  if (reference !== null) u.ctx.fillRect(left, Math.round(u.valToPos(reference, "y", true)), width, devicePixelRatio);
+  for (const step of marks) u.ctx.fillRect(Math.round(u.valToPos(step, "x", true)), top, devicePixelRatio, height);
 }

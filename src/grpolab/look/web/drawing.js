@@ -80,6 +80,7 @@ function drawPanel(picture, panel, id) {
     axes.append(words(toX(at), bottom + 14, roundText(at), { "text-anchor": "middle" }));
   }
   if (picture.reference !== null) line(`M${LEFT} ${toY(picture.reference)}H${right}`, ink("soft"));
+  for (const step of picture.marks) line(`M${toX(step)} ${TOP}V${bottom}`, ink("soft"));
   const lines = shape("g", { "clip-path": `url(#${id})` });
   for (const { arm, x, y, band } of linesOf(picture, panel)) {
     const edge = band && !arm.plain ? [...points(x, band.high), ...points(x, band.low).reverse()] : [];

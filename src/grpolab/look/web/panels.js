@@ -46,7 +46,7 @@ export function pictureOf(sweep, study, state) {
     y: (difference ? `${word} of ${metric}` : metric) + (unit && unit !== "1" && !factors ? `, ${unit}` : ""),
     note: noteOf(sweep, state, { of_step: ofStep, kind }) + (many ? " Of so many arms only the baseline's band is shown." : ""),
   };
-  return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null };
+  return { ...names, x: AXES[x], panels, log: state.log, seeds, zoom: state.zoom, reference: difference ? Number(factors) : null, marks: [] };
 }
 
 /** @param {Study} study @param {State} state */

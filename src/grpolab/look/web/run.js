@@ -30,29 +30,27 @@ export function runDetail(root, app) {
   const tokens = kept && button("its tokens", () => go({ tab: "tokens", sample: run.signature }, true));
   const dot = element("i", { class: "dot", style: `background: ${armColour(arm.colour)}` });
   const ended = `${run.outcome}${run.lost && run.lost !== run.outcome ? `, ${run.lost}` : ""} after ${number(run.steps)} rollout steps`;
-  const why = (run.seconds ? `, ${duration(run.seconds)}` : "") + (run.reason ? `: ${run.reason}` : "");
+  const where = run.marks.map(([step, says]) => `; ${says} at step ${step} (a line in the curves)`).join("");
+  const why = (run.seconds ? `, ${duration(run.seconds)}` : "") + where + (run.reason ? `: ${run.reason}` : "");
   const settings = Object.entries(run.settings);
   const findings = run.findings.map(({ confidence, cause, says, evidence, remedy }) => {
     const lines = element("ul", {}, ...evidence.map((line) => element("li", {}, line)));
     return element("li", {}, element("b", {}, cause), ` (${confidence}): ${says}`, lines, remedy && element("p", {}, `Remedy: ${remedy}`));
   });
-  const close = button("close", () => go({ run: "" }));
   const differ = table("settings that differ, in brackets the baseline's", ["setting", "value"], settings);
-  const hint = `${other ? "Grey: the baseline's run of the same seed. " : ""}A click on a title takes its curve away.`;
   const sides = [
     settings.length ? differ : soft("Every setting is the baseline's."),
     findings.length ? element("ul", { class: "findings" }, ...findings) : soft("The doctor found nothing."),
   ];
   const panels = element("div", { class: "panels" });
   const parts = [
-    element("header", {}, element("h2", {}, dot, title), element("code", {}, run.signature), ...links, tokens, close),
+    element("header", {}, element("h2", {}, dot, title), element("code", {}, run.signature), ...links, tokens, button("close", () => go({ run: "" }))),
     element("p", { class: run.outcome !== "completed" && "warn" }, ended + why),
     element("div", { class: "sides" }, ...sides),
-    element("div", { class: "controls" }, search.node, soft(hint)),
+    element("div", { class: "controls" }, search.node, soft(`${other ? "Grey: the baseline's run of the same seed. " : ""}A click on a title takes its curve away.`)),
   ];
   root.append(element("article", { class: "run" }, ...parts, panels));
-  const remove = (/** @type {string} */ name) => go({ metrics: chosen().filter((one) => one !== name) });
-  const charts = chartsIn(panels, (zoom) => go({ zoom, x: "rollout_step" }), remove);
+  const charts = chartsIn(panels, (zoom) => go({ zoom, x: "rollout_step" }), (title) => go({ metrics: chosen().filter((name) => name !== title) }));
 
   /** @param {Run} one @param {Arm} look @param {string} name */
   const lineOf = (one, look, name) => {
@@ -66,7 +64,7 @@ export function runDetail(root, app) {
         const theirs = other ? lineOf(other, grey, name) : [];
         return { title: name, row: name, arms: [...theirs, ...lineOf(run, arm, name)] };
       });
-      const names = { title, x: AXES.rollout_step, y: "as the titles say", note: `run ${run.signature}` };
+      const names = { title, x: AXES.rollout_step, y: "as the titles say", note: `run ${run.signature}`, marks: run.marks.map(([step]) => step) };
       charts.draw({ ...names, panels, log: false, seeds: false, zoom: x === "rollout_step" ? zoom : [], reference: null });
     },
     seen: () => seenIn(charts.picture, `run ${run.signature}`),

@@ -74,6 +74,8 @@ declare global {
     mlflow?: string;
     settings: Record<string, string>;
     findings: Finding[];
+    /** Steps at which something happened to it, with what. */
+    marks: [number, string][];
     score?: (number | null)[];
     train?: Curve;
     eval?: Curve;
@@ -213,6 +215,8 @@ declare global {
     seeds: boolean;
     zoom: number[];
     reference: number | null;
+    /** Steps at which something happened: vertical lines. */
+    marks: number[];
     note: string;
   }
   interface Charts {
