@@ -147,6 +147,14 @@ def test_no_text_becomes_markup(tmp_path: Path) -> None:
     assert elements.count("</script>") == 2
 
 
+def test_tokens_of_a_vocabulary_are_text() -> None:
+    words = ["ĠHow", "Ċ", "many", "▁words", "Ġé", "<|im_end|>", "Ġ文"]
+    read = [document._readable(word, has_bytes=True) for word in words]
+    assert read == [" How", "\n", "many", " words", " \ufffd", "<|im_end|>", "Ġ文"]
+    assert document._readable("Ã·", has_bytes=True) == "÷"
+    assert document._readable("Ã·", has_bytes=False) == "Ã·"
+
+
 def test_a_run_leads_to_its_page_in_mlflow(tmp_path: Path) -> None:
     results = write_study(tmp_path, seeds=1)
     run, file = cells_of(results)[0]["signature"], results.mlflow_runs("clip_range")

@@ -344,13 +344,14 @@ def _sampled_steps(files: Sequence[Path], room: float) -> list[Document]:
             rows = read_samples(file)
         except Damaged:
             continue
+        has_bytes = bool(rows["token"].str.contains(_SPACES).any())
         of_prompts = [of for _, of in rows.groupby("prompt_index", sort=True)][:MOST_PROMPTS]
         tokens = np.cumsum([len(of) for of in of_prompts])
         shown = max(1, int((tokens <= room / len(files)).sum()))
         prompts = [
             {
                 "prompt": _text(of["prompt"].iloc[0]),
-                "completions": [_completion(one) for _, one in of.groupby("sample")],
+                "completions": [_completion(one, has_bytes) for _, one in of.groupby("sample")],
             }
             for of in of_prompts[:shown]
         ]
@@ -358,7 +359,25 @@ def _sampled_steps(files: Sequence[Path], room: float) -> list[Document]:
     return steps
 
 
-def _completion(rows: pd.DataFrame) -> Document:
+def _letters_of_bytes() -> dict[str, int]:
+    """Return the byte of each letter in the vocabulary of a byte-level tokenizer (GPT-2's `bytes_to_unicode`)."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = (byte for byte in range(256) if byte not in shown)
+    return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTES = _letters_of_bytes()
+_SPACES = re.compile("[\u0120\u010a]")  # a blank and a line's end there
+
+
+def _readable(token: str, has_bytes: bool) -> str:
+    """Return a token of a vocabulary as the text that it stands for; `has_bytes`: its letters are bytes."""
+    if has_bytes and all(letter in _BYTES for letter in token):
+        return bytes(_BYTES[letter] for letter in token).decode(errors="replace")
+    return token.replace("\u2581", " ")  # as SentencePiece writes a blank
+
+
+def _completion(rows: pd.DataFrame, has_bytes: bool) -> Document:
     first = rows.iloc[0]
     parts = {name.removeprefix("reward_"): float(first[name]) for name in rows if name.startswith("reward_")}
     numbers = {name: curves.to_text(rows[name]) for name in ("entropy", "gap") if name in rows and rows[name].any()}
@@ -367,7 +386,7 @@ def _completion(rows: pd.DataFrame) -> Document:
         "reward": float(first["reward"]),
         "parts": parts,
         "advantage": float(first["advantage"]),
-        "tokens": [_text(token) for token in rows["token"]],
+        "tokens": [_text(_readable(token, has_bytes)) for token in rows["token"]],
         "ratio": curves.to_text(rows["ratio"]),
         "log_prob": curves.to_text(rows["old_log_prob"]),
         "clip": "".join(CLIP_MARKS.get(mark, ".") for mark in rows["clipped"]),

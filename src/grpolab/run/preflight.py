@@ -78,7 +78,7 @@ def _check_device(settings: Resolved) -> list[str]:
     size = settings.data_parallel or 1
     if torch.cuda.is_available():
         gpus = torch.cuda.device_count()
-        return [f"data_parallel={size} needs a GPU for each process, and there are {gpus}"] * (gpus < size)
+        return [f"data_parallel={size} needs a GPU for each process, and there are {gpus}"] * (gpus < size > 1)
     cuda = torch.version.cuda
     built = f"(CUDA {cuda}) finds no GPU that it can use" if cuda else "is built for the CPU"
     return [
