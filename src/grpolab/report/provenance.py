@@ -64,7 +64,7 @@ def section(studies: Sequence[StudyRuns]) -> list[str]:
 
 
 def _period(studies: Sequence[StudyRuns], runs: pd.DataFrame) -> str:
-    """Say when the runs were trained; empty where the committed outcome keeps the timings of some alone."""
+    """Say when the runs were trained; empty if the committed outcome lacks the timings of some."""
     timings = pd.concat([study.timings for study in studies if len(study.timings)] or [pd.DataFrame()])
     if timings.empty or not set(runs["signature"]) <= set(timings["signature"]):
         return ""
