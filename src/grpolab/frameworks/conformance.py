@@ -71,7 +71,7 @@ class VariantVerdict:
 
     @property
     def agrees(self) -> bool | None:
-        """Return whether every output is within its bound; None for a variant that was not replayed."""
+        """Return True if every output is within its bound; None for a variant that was not replayed."""
         return not self.misses if self.unsupported is None else None
 
     def worst(self, kind: str) -> float:

@@ -41,7 +41,7 @@ class FoundLog:
     name: str  # of the run
     folder: str  # that was asked for
     path: Path
-    config: Mapping[str, Any]  # beside the log, dotted; empty where there is none
+    config: Mapping[str, Any]  # beside the log, dotted; empty if there is none
 
 
 def find_logs(folder: str) -> Iterator[FoundLog]:

@@ -357,7 +357,7 @@ class _PrintedConfig:
         self.lines: list[str] = []
 
     def add(self, worker: str, line: str) -> dict[str, Any]:
-        """Take one more line. Return the config, dotted, where it ends there; else nothing."""
+        """Take one more line. If the config ends with it, return the config with dotted keys; else nothing."""
         if not self.lines:
             arguments = ARGUMENTS.search(line) if "GRPO" in line or "RLHF" in line else None
             if not arguments and not line.startswith("{'"):

@@ -220,7 +220,7 @@ class _Script:
     # Values.
 
     def spend(self, count: int) -> None:
-        """Count steps. Raises ScriptError where they are too many."""
+        """Count steps. Raises ScriptError if they are too many."""
         self.spent += count
         if self.spent > MOST_SPENT:
             raise ScriptError("it is too long, or its variables become too large")

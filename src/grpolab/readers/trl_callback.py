@@ -46,7 +46,7 @@ class RunFolder(TrainerCallback):
     `name` tells runs apart whose arguments are the same, such as those of two reward functions. A run is never written
     over: one that is trained again gets a number behind its signature. Where training begins, a line on stderr says
     where it is written, and what reads it. Where the disk refuses, a sentence says so and training goes on. Of several
-    processes the first one writes. Raises RequestError where `results` cannot be used.
+    processes the first one writes. Raises RequestError if `results` cannot be used.
     """
 
     def __init__(self, results: str | Path = "results", name: str = "") -> None:

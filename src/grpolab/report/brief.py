@@ -113,7 +113,7 @@ def _says(claim: Claim) -> str:
 
 
 def _sentence(claim: Claim, mixed: bool) -> str:
-    """Write `supported: says: size (seeds)`; with the label where a study has both."""
+    """Write `supported: says: size (seeds)`; with the label if a study has confirmatory and exploratory claims."""
     label = f", {claim.label}" if mixed else ""
     return f"**{claim.found}**{label}: {_says(claim)}: {claim.short} ({count(claim.n, 'seed')})"
 

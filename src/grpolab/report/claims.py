@@ -38,7 +38,7 @@ VERDICTS = (SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE, VOID)
 class Claim:
     """The decision on one hypothesis, at one setting of the factors that it does not fix.
 
-    `effect`, `low` and `high` are in units of the margin, so that claims of all kinds have one scale; NaN where there
+    `effect`, `low` and `high` are in units of the margin, so that claims of all kinds have one scale; NaN if there
     is no margin, or no mean is tested. `size` is the same in words. `p` is adjusted for testing the data several times
     (each time is a look), `adjusted_p` is `p` after Holm's correction, `q` is Benjamini and Hochberg's over all studies
     of the report. `n` counts the seeds at the decision, or at the last look; `seeds` counts all.

@@ -84,7 +84,7 @@ class TrialTable:
 
 
 def load_trials(results: Results, study: str) -> TrialTable:
-    """Read the trials of a study. Raises RequestError where it has not been tuned here, or by another format."""
+    """Read the trials of a study. Raises RequestError if it has not been tuned here, or by another format."""
     path = results.trials(study)
     document = read_object(path)
     if document is None:
@@ -332,7 +332,7 @@ class Section(NamedTuple):
 
 
 def join_sections(sections: Sequence[Section]) -> str:
-    """Join the sections of several studies under one heading; empty where none has anything."""
+    """Join the sections of several studies under one heading; empty if none has anything."""
     blocks = [block for section in sections for block in section.blocks]
     if elsewhere := list(dict.fromkeys(name for section in sections for name in section.elsewhere)):
         files = ", ".join(f"`conf/tuned/{name}.yaml`" for name in elsewhere)
