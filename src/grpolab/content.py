@@ -33,7 +33,7 @@ VARIABLE = re.compile(  # that a source reads from the environment
 
 MOST_LETTERS = 200  # of a text that may name a folder
 
-_hashed: dict[str, tuple[tuple[int, ...], str]] = {}  # path -> the file's state and hash, as this process knows them
+_hashed: dict[str, tuple[tuple[int, ...], str]] = {}  # path -> the file's state and hash; this process's cache
 
 
 def content_of(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,8 +217,8 @@ def _locate(name: str, places: list[str]) -> tuple[Path | None, list[str]] | Non
 def folders_on_path(source: bytes, file: Path) -> list[str]:
     """Return the folders that a module may put on `sys.path`: those around its file, and those in them that it names.
 
-    Those that it does not add are no harm: only modules that are nowhere else are sought there, and `load_object`
-    refuses a module that Python takes from another place.
+    Too many folders do no harm: only modules found nowhere else are searched there, and `load_object` refuses a module
+    that Python takes from another place.
     """
     if b"sys.path" not in source and b"addsitedir" not in source:
         return []

@@ -1,4 +1,4 @@
-"""Mask passwords and tokens. They come from the environment alone, and are written to no file and no screen.
+"""Mask passwords and tokens. They come only from the environment, and are never written to a file or the screen.
 
 `without_secrets` masks every JSON file (`paths.json_bytes`), workers' logs (`masked_output`), the screen
 (`terminal.say`) and every error. Settings hold only the name of a secret, `task.options.key='${oc.env:NAME}'`. Its

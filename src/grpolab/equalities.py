@@ -1,8 +1,8 @@
 """Find runs that compute one function although their settings differ: a table of known equalities.
 
-A run's point has the resolved settings that decide its function. An equality returns new values for some keys of the
-point, which leave the gradient as it is. It sees the point after all equalities before it, so their order matters. Two
-runs compute one function if their points are equal after the last equality.
+A run's point is the mapping of the resolved settings that decide its function. An equality returns new values for some
+keys of the point that leave the gradient unchanged. Equalities are applied in order, each to the result of the one
+before. Two runs compute the same function if their points are equal after the last one.
 """
 
 from __future__ import annotations

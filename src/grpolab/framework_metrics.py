@@ -1,7 +1,7 @@
 """Metrics that each framework logs, under its own names, with their meaning: `verl/actor/ppo_kl` in a journal.
 
 Each framework's file computes them. r is the ratio, lr its logarithm, A the advantage. 'Gated' counts a token only if
-clipping changed its loss, 'ratio-only' if its ratio is outside the range.
+clipping changed its loss, 'ratio-only' counts each whose ratio is outside the range.
 """
 
 from __future__ import annotations

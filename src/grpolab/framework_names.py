@@ -199,7 +199,7 @@ LOOK_HERE: dict[str, dict[str, str]] = {
 
 
 def suggest_our_names(name: str) -> str:
-    """Return `learning_rate (verl)` for `lr`, an option of another framework; empty where none has it.
+    """Return `learning_rate (verl)` for `lr`, an option of another framework; empty if none has it.
 
     Of a dotted name the last part counts.
     """

@@ -1,7 +1,7 @@
 """The identity of a run: a hash of everything that can change a result, and of nothing else.
 
-Settings may name data files, a user's task or reward, or a local model. Their content counts (`content.py`), not their
-name: with a changed file it is another run, with a moved file the same run.
+Settings may name data files, a user's task or reward, or a local model. Their content (`content.py`) is part of the
+identity, not their name: a changed file makes another run, a moved file does not.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def keys_with_content(settings: Mapping[str, Any]) -> list[str]:
     keys = list(_NAMED_BY_TASK.get(str(task.get("name")), ()))
     if reward.get("function"):
         keys.append("reward.function")
-    # A model of the hub is its commit, which is a setting; without one it is a folder.
+    # A hub model is identified by its commit, which is a setting; without a commit the model is a local folder.
     if model.get("name") == "pretrained" and not COMMIT.fullmatch(str(model.get("revision"))):
         keys.append("model.path")
     return keys

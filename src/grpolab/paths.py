@@ -1,4 +1,4 @@
-"""The layout of project and results folder, and writing files by rename, so that nobody reads half of one."""
+"""The layout of project and results folder, and atomic writing of files by rename."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Results:
         self.warm_starts = root / "warm_starts"  # the same of warm starts
         self.studies = root / "studies"  # one folder per study
         self.screens = root / "screens"  # answers of `report --brief`, kept until a file behind one changes
-        self.reference = root / "reference"  # the committed compact data of the reference outcome
+        self.reference = root / "reference"  # the committed outcome: compact tables of studies, kept in git
         self.store = root / "mlflow.db"  # MLflow's SQLite file
         self.artifacts = root / "mlartifacts"
         self.geometry = root / "geometry.csv"  # the table behind F9: objective and weight against the ratio

@@ -1,6 +1,6 @@
-"""Read finished runs and plans: one reader for each kind of file, which checks its content (as `run_files.py`).
+"""Read finished runs and plans: one reader for each kind of file, which checks the content (as in `run_files.py`).
 
-A program that reads many runs leaves out a damaged one and goes on with the others.
+A caller that reads many runs skips damaged ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The names that settings choose from, each with the place of its function.
+"""The names that settings choose from, each with the import path of its function.
 
-Settings are checked without importing torch; `resolve` imports when a run begins.
+So settings are checked without importing torch; `resolve` imports a function when a run begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Surrogate(NamedTuple):
     function: str
     options: Mapping[str, tuple[float, float]] = {}  # its own numbers, `kernel_options.<kernel>`: (more than, at most)
     clips: bool = True  # it reads the clip range, epsilon and epsilon_high
-    bounds_the_ratio: bool = False  # its range bounds the ratio or its logarithm, and ends the gradient there
+    bounds_the_ratio: bool = False  # beyond its range of the ratio, or of the log ratio, the gradient is 0
     policy_gradient_at_one: bool = False  # at ratio 1 its gradient is that of -A log pi
     draws_tokens: bool = False  # it needs uniform numbers
     whole_minibatch: bool = False  # it compares the tokens of a minibatch with each other, and needs it in one piece
@@ -63,7 +63,7 @@ SURROGATES = {
 
 
 def _places(module: str, *names: str, **renamed: str) -> dict[str, str]:
-    """Return names with the places of their functions in a module; `renamed` are those of another name there."""
+    """Return names with their functions' import paths in a module; `renamed`: name -> the function's other name."""
     return {
         name: f"{module}:{function}" for name, function in {**dict(zip(names, names, strict=True)), **renamed}.items()
     }
@@ -80,7 +80,7 @@ AGGREGATIONS = _places(
 # KL estimator (grpo/kl.py), from the log ratio of the reference to the policy.
 KL_ESTIMATORS = _places("grpolab.grpo.kl", "k1", "k2", "k3", abs="absolute")
 
-# Advantage estimator: the baseline that rewards are compared with. Scale: what their difference is divided by.
+# Advantage estimator: the baseline that is subtracted from rewards. Scale: what the difference is divided by.
 BASELINES, MORE_BASELINES = "grpolab.grpo.baselines", "grpolab.frameworks.baselines"
 ADVANTAGES = {
     **_places(BASELINES, "group_mean", "leave_one_out", none="no_baseline"),
@@ -110,7 +110,7 @@ FAULTS = {
     )
 }
 
-# Frameworks (frameworks/): what each does its own way, its metrics under its names, and the replay of its outputs.
+# Frameworks (frameworks/): the steps of the loss that differ, the metrics, and replays of the framework's outputs.
 FRAMEWORKS = {
     name: f"grpolab.frameworks.{name}:FRAMEWORK"
     for name in (

@@ -22,8 +22,8 @@ MOST_BYTES = 1 << 30  # that are read of a file
 JOURNAL, TIMING, WEIGHTS = "journal.jsonl", "timing.jsonl", "policy.safetensors"
 NONE = type(None)
 TEXT, COUNT, NUMBER = (str, NONE), (int, NONE), (int, float, NONE)
-# What a value must be. A type (bool is no int), one of several, a list of a shape, or an object. An object has all keys
-# of its shape but those that end in `?`, and may have others; {EACH: shape} is an object of any names.
+# What a value must be: a type (bool is no int), one of several, a list of a shape, or an object. An object must have
+# the keys of its shape except those that end in `?`, and may have others; {EACH: shape} is an object with any keys.
 Shape: TypeAlias = "type | tuple[Shape, ...] | list[Shape] | Mapping[str, Shape]"
 EACH = "*"
 _OUTCOME: Shape = {

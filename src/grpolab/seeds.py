@@ -1,7 +1,7 @@
 """Stateless randomness: every draw is a hash of (run seed, purpose, step, prompt, sample, token).
 
-There is no generator to save, so a draw depends on nothing that ran before it: not on the number of workers, the launch
-order, a resume, or what another arm sampled. Arms with one seed see the same noise.
+There is no generator state, so a draw does not depend on what ran before it: number of workers, launch order, a resume,
+or another arm's samples. Arms with one seed see the same noise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print text that others wrote: a terminal shows it and never obeys it."""
+"""Print untrusted text, so that a terminal shows control characters instead of obeying them."""
 
 from __future__ import annotations
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 # --- registration ---------------------------------------------------------------------------------------------------
 REGISTRY = "experiments/registrations.jsonl"  # below the project
-# Seeds have one use each: those below REGIME_SEEDS explore, those below TUNING_SEEDS choose regimes, those below
-# CONFIRMATION_SEEDS choose values, and the others decide what was registered before.
+# Each range of seeds has one use: those below REGIME_SEEDS explore, those below TUNING_SEEDS choose regimes, those
+# below CONFIRMATION_SEEDS tune values, and the others decide registered hypotheses.
 REGIME_SEEDS, TUNING_SEEDS, CONFIRMATION_SEEDS = 900, 1000, 2000
 REGIMES = "regimes"  # the study that chooses them
 
 # Numbers of seeds after which registered hypotheses are tested, at the levels of `report/statistics/looks.py`.
 LOOKS = (5, 10, 15, 20)
 
-# The smallest difference that matters, where a hypothesis names none: of a score a share of the baseline's gain on the
-# task, of a quantity compared as a factor this one.
+# The default margin, the smallest difference that matters: for a score, a share of the baseline's gain on the task; for
+# a quantity that is compared by ratios, this factor.
 MARGIN_OF_GAIN, MARGIN_FACTOR = 0.15, 1.1
 
-# A warm start below this share of its target, or of what the other seeds have, did not take: GRPO may find no reward.
+# A warm start has failed if its accuracy is below this share of its target, or of the other seeds' accuracy.
 LOW_START = 0.5
 
 # --- outcomes of a cell --------------------------------------------------------------------------------------------
 COMPLETED, DIVERGED, STOPPED, FAILED, MISSING = "completed", "diverged", "stopped", "failed", "missing"
 DAMAGED = "damaged"
 UNFINISHED = "unfinished"  # in the page of a study that trains; no file says it
-RESULTS = (COMPLETED, DIVERGED, STOPPED)  # they say something about the cell; a failure says it about a machine
+RESULTS = (COMPLETED, DIVERGED, STOPPED)  # these are results of the cell; a failure is about the machine
 OUTCOMES = {
     COMPLETED: "ran to its end: the first of rollout_steps, max_completions, max_optimizer_steps and max_seconds",
     DIVERGED: "loss, gradient or weights became non-finite; the last finite evaluation is carried forward",

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             say(f"grpolab: {problem}", error=True)
         return WRONG_REQUEST
-    except BrokenPipeError:  # `grpolab status | head`: nobody reads on, and Python's last flush must not complain
+    except BrokenPipeError:  # as in `grpolab status | head`; Python's last flush must not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except OSError as error:

@@ -106,7 +106,7 @@ def export(arguments: argparse.Namespace) -> None:
     from grpolab.settings.task import without_the_hub
     from grpolab.sweep.compose import Composer
 
-    compose = Composer().compose  # one for all that is tried, which keeps what Hydra made of the presets
+    compose = Composer().compose  # one Composer for all attempts, because it caches Hydra's presets
     with without_the_hub():
         exported = export(arguments.framework, compose(arguments.overrides), compose)
     say(exported.text)

@@ -1,4 +1,4 @@
-"""Declare a command; and what commands share: exit codes, options, number types, results folder and store."""
+"""Declare commands, and what they share: exit codes, options, number types, results folder and tracking store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Subcommand:
 
 
 def command(*options: Option, **parser: Any) -> Callable[[Body], Subcommand]:
-    """Make a command of the function below, which gives it its name, and its docstring as help."""
+    """Make a function a command: its name is the command's name, its docstring the help text."""
 
     def make(body: Body) -> Subcommand:
         group, _, word = body.__name__.strip("_").partition("_")

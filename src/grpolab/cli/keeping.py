@@ -1,4 +1,4 @@
-"""Commands that keep results in order: figures' tables, the committed outcome, the tracking store, run folders."""
+"""Commands that maintain results: tables behind figures, the committed outcome, the tracking store, run folders."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Cause:
 
     @property
     def remedy(self) -> str:
-        """The advice, likewise; empty where nothing is wrong."""
+        """The advice, with the variants of all sides; empty if nothing is wrong."""
         return self.sentences.get("remedy", "")
 
     def find(self, run: Evidence) -> Finding | None:

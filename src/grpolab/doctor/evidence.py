@@ -91,7 +91,7 @@ class Weights:
 
     count: int  # of all weights
     on_grid: float  # share that is exactly a bfloat16 number
-    moved: float  # share that differs from the start; NaN where the start is not known
+    moved: float  # share that differs from the start; NaN if the start is not known
     still: tuple[str, ...] = ()  # names of tensors in which no weight moved
 
 
@@ -101,7 +101,7 @@ class Evidence:
 
     run: str
     state: str  # how the run ended, or that it has not
-    settings: Mapping[str, Any] = field(default_factory=dict)  # dotted keys; empty where a log does not hold them
+    settings: Mapping[str, Any] = field(default_factory=dict)  # dotted keys; empty if a log does not hold them
     updates: pd.DataFrame = field(default_factory=pd.DataFrame)
     rollouts: pd.DataFrame = field(default_factory=pd.DataFrame)
     evaluations: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -121,16 +121,16 @@ class Evidence:
         return float(self.settings.get(key, default) or 0)
 
     def values(self, metric: str) -> Floats:
-        """Return a metric over the run, in order; empty where it is not logged."""
+        """Return a metric over the run, in order; empty if it is not logged."""
         is_rollout = metric in LOG_ONLY or METRICS[metric].kind == "rollout"
         return column(self.rollouts if is_rollout else self.updates, metric)
 
     def median(self, metric: str) -> float:
-        """Return the median; NaN where the metric is not logged."""
+        """Return the median; NaN if the metric is not logged."""
         return median(self.values(metric))
 
     def largest(self, metric: str) -> float:
-        """Return the largest value; NaN where the metric is not logged."""
+        """Return the largest value; NaN if the metric is not logged."""
         return journals.largest(self.values(metric))
 
     def ends(self, metric: str, share: float = Thresholds.tail) -> tuple[float, float]:
@@ -167,12 +167,12 @@ class Evidence:
 
     @cached_property
     def deviations(self) -> Floats:
-        """Largest |ratio - 1| of each later update; empty where no batch is reused."""
+        """Largest |ratio - 1| of each later update; empty if no batch is reused."""
         return ratio_deviations(self.later)
 
     @property
     def largest_deviation(self) -> float:
-        """The largest |ratio - 1| of all later updates; NaN where no batch is reused."""
+        """The largest |ratio - 1| of all later updates; NaN if no batch is reused."""
         return journals.largest(self.deviations)
 
     @property

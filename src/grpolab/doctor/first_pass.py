@@ -31,7 +31,7 @@ def ratio_is_off(run: Evidence) -> bool:
 
 
 def _direction(run: Evidence) -> float:
-    """Return KL(old || new) by k1 over k3 at first updates; NaN where the log has neither."""
+    """Return KL(old || new) by k1 over k3 at first updates; NaN if the log has neither."""
     return float(np.sum(column(run.first, "kl_old/k1")) / np.sum(column(run.first, "kl_old/k3")))
 
 

@@ -42,7 +42,7 @@ class Diagnosis:
 
 
 def diagnose(folder: Path) -> Diagnosis:
-    """Return the causes in a run folder. Raises RequestError where its settings cannot be read."""
+    """Return the causes in a run folder. Raises RequestError if its settings cannot be read."""
     return examine(read_run(folder))
 
 

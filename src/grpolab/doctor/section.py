@@ -44,7 +44,7 @@ class Examined:
 
 
 def section(parts: Sequence[StudyRuns]) -> str:
-    """Return the section about the runs of some studies, from their journals alone; empty where nothing was run."""
+    """Return the section about the runs of some studies, from their journals alone; empty if nothing was run."""
     runs: dict[str, Examined] = {}
     for part in parts:  # a run that several studies share is counted once
         causes = {signature: findings for signature, findings in causes_of(part).items() if signature not in runs}

@@ -1,7 +1,7 @@
 """AReaL 4aef98d8 (v1.0.4+17): `areal/utils/functional/functional.py`, `ppo_actor_loss_fn` and `sapo_loss_fn`.
 
-The old policy is the proximal one, the sampler the behaviour policy. Its own way: tokens that rejection takes out leave
-the mask, not the denominator; a sequence ratio comes with the row's mean advantage; the ratio is 0 at padding.
+AReaL calls the old policy proximal, the sampler the behaviour policy. Its own way: rejected tokens leave the mask, but
+not the denominator; with a sequence ratio, a row has its mean advantage; the ratio is 0 at padding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def objective(options: Options) -> Objective:
     if get("rejection_sampling") is not None:  # the behaviour weight, geometric mean of a sequence's
         rule = {**REJECTION, **options["rejection_sampling"]}
         level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
-        correction = SamplerCorrection.of(level, "truncate", 0.0, torch.inf)  # other bounds act on the mask alone
+        correction = SamplerCorrection.of(level, "truncate", 0.0, torch.inf)  # the other bounds only change the mask
         if bounds_the_weight(rule):
             mode = "truncate" if rule["action"] == "clamp" else "mask"
             correction = SamplerCorrection.of(level, mode, rule["lower"] or 0.0, rule["upper"])
@@ -50,18 +50,18 @@ def objective(options: Options) -> Objective:
 
 
 def bounds_the_weight(rule: Mapping[str, Any]) -> bool:
-    """Return True if rejection bounds the behaviour weight itself, and not a KL, a sum or a maximum."""
+    """Return True if rejection bounds the behaviour weight itself, instead of a KL, a sum or a maximum."""
     return (rule["metric"], rule["agg"]) == ("ratio", "mean")
 
 
 def behaviour_weight(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
-    """Return the proximal policy over the sampler's, bounded, in float32."""
+    """Return the bounded ratio of proximal policy to sampler, in float32."""
     assert inputs.sampler_log_probs_BT is not None
     return sampler_weight(rule, inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float(), inputs.mask_BT)
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """Take rejected tokens out of the mask; a row that has one ratio gets its mean advantage."""
+    """Take rejected tokens out of the mask; with a sequence ratio, give each row its mean advantage."""
     rule, mask_BT = objective.sampler_correction, inputs.mask_BT
     if rule is not None and rule.mode == "mask":
         mask_BT = mask_BT & (behaviour_weight(rule, inputs) > 0)

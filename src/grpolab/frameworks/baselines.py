@@ -29,7 +29,7 @@ def length_weighted(scored: Scored) -> Tensor:
 
 
 def second_best(scored: Scored) -> Tensor:
-    """Second best for the best of a group, itself for others. verl `grpo_passk`. Raises ValueError for a lone one."""
+    """For the best of a group the second best reward; for others their own. verl `grpo_passk`; ValueError for one."""
 
     def runner_up(rewards_PN: Tensor) -> Tensor:
         if rewards_PN.shape[1] < 2:
@@ -41,7 +41,7 @@ def second_best(scored: Scored) -> Tensor:
 
 
 def given(scored: Scored) -> Tensor:
-    """The baseline from outside. ReMax (2310.10505): the reward of the prompt's greedy completion."""
+    """The given baseline. ReMax (2310.10505): the reward of the prompt's greedy completion."""
     assert scored.baseline_B is not None
     return scored.baseline_B
 
@@ -52,7 +52,7 @@ def group_population_std(scored: Scored, epsilon: float) -> Tensor:
 
 
 def leave_one_out_std(scored: Scored, epsilon: float) -> Tensor:
-    """Std of the others of the group over n - 1, plus epsilon; 1 where there is none, or it is 0. NeMo-RL `grpo`."""
+    """Std (over n - 1) of the group's other members, plus epsilon; 1 if it does not exist or is 0. NeMo-RL `grpo`."""
 
     def std(rewards_PN: Tensor) -> Tensor:
         others = rewards_PN.shape[1] - 1

@@ -1,11 +1,11 @@
-"""Replay the frameworks' own outputs through our code: what agrees, by how much, what misses, what is not replayed.
+"""Replay the frameworks' own outputs through our code, and report what agrees, what misses, and what is not replayed.
 
 The outputs of a case are `loss` with `grad_logprobs` (by inputs.logprobs, or by inputs.entropies if there are no
 log-probs), `metrics`, and tensors by name (`advantages`, `per_token`, ...); a case that the framework refused has
 `error` instead.
 
-An error is relative to the size of what was added up, and NaN equals NaN. float64 explains 1e-9; more is allowed only
-as far as replays with other last places differ from each other (`rounding.py`).
+An error is relative to the size of the summed terms, and NaN equals NaN. float64 explains 1e-9; more is allowed only
+as far as replays with perturbed last digits differ from each other (`rounding.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOT_TENSORS = {"name", "inputs", "error", "loss", "grad_logprobs", "metrics"}
 KINDS = ("loss", "gradient", "metric", "tensor")
 
 FLOAT64 = 1e-9  # largest relative error of what is computed in float64
-# Of a number that the framework stores as float32: the sum or quotient before it was rounded to float32 too.
+# Allowed for a number that the framework stores as float32, because a sum or quotient before it was rounded as well.
 STORED = 2 * torch.finfo(torch.float32).eps
 # Two libraries may each be a unit off, on opposite sides, and few replays see less than the largest deviation.
 SAFETY = 4.0
@@ -71,7 +71,7 @@ class VariantVerdict:
 
     @property
     def agrees(self) -> bool | None:
-        """Return whether every output is within its bound; None for a variant that was not replayed."""
+        """Return True if every output is within its bound; None for a variant that was not replayed."""
         return not self.misses if self.unsupported is None else None
 
     def worst(self, kind: str) -> float:
@@ -101,7 +101,7 @@ class Case:
         return outputs, replayed.scale
 
     def scale(self, output: str) -> float:
-        """Return what an error is relative to: the output's largest finite number, or what a loss adds up."""
+        """Return what an error is relative to: the output's largest finite number, or the sum of a loss's terms."""
         largest = largest_size(self.expected[output])
         if output == "gradient":
             return largest
@@ -117,8 +117,8 @@ class Case:
 
     @cached_property
     def spreads(self) -> dict[str, float]:
-        """Return how far each output moves with other last places."""
-        # Rewards of a group may be equal but for the last place: there float64 cancels too.
+        """Return how far each output moves in replays with perturbed last digits."""
+        # Rewards of a group may differ only in the last digit, where float64 cancels too.
         dtypes = [torch.float32, torch.float64] if "rewards" in self.inputs else [torch.float32]
         return spreads(self.ours, lambda: self.outputs()[0], dtypes)
 
@@ -132,7 +132,7 @@ class Case:
     def bound(self, output: str) -> float:
         """Return the largest relative error of an output that rounding explains.
 
-        It is the cheap bound, and SAFETY times how far the output moves when its inputs' last places do. The first call
+        It is the cheap bound plus SAFETY times the output's spread when last digits are perturbed. The first call
         replays the case eight times.
         """
         scale = self.scale(output)
@@ -167,7 +167,7 @@ def read_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def find_float32_outputs(cases: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the outputs that are float32 in every case of a variant; short fractions alone do not prove it."""
+    """Return the outputs that are float32 numbers in every case of a variant; short fractions are no evidence."""
     numbers: dict[str, list[Tensor]] = {}
     for case in cases:
         for output, value in read_outputs(case).items():

@@ -35,8 +35,8 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     """Replay rewards of all columns, and GAE over all columns of the answer, without whitening.
 
-    A reward is -kl_ctl (old - ref), in the columns of the prompt too. The clipped score comes one position past a row's
-    last token where there is room, else on it; what stands behind is 0.
+    A reward is -kl_ctl (old - ref), in the columns of the prompt too. The clipped score is added one position after a
+    row's last token (on it, if the row is full); later positions are 0.
     """
     mask_BT, start, bound = inputs["mask"], options.get("prompt_len", 1) - 1, options.get("clip_reward_value", 5)
     width, gamma, lam = mask_BT.shape[1], options.get("gamma", 1.0), options.get("lam", 0.95)

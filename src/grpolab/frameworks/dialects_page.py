@@ -1,4 +1,4 @@
-"""Write `docs/dialects.md`: what sets the frameworks apart, from their presets and their own functions."""
+"""Write `docs/dialects.md`: how the frameworks differ, from their presets and their own functions."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def clip_fractions(inputs: LossInputs) -> str:
 
 
 def family(title: str, members: str, settings: Mapping[str, RunSettings], inputs: LossInputs) -> str:
-    """Return the definitions of one thing by several frameworks, and what each makes of the example."""
+    """Return several frameworks' definitions of one quantity, and the value of each for the example."""
     rows = []
     for framework, _, name in (member.partition("/") for member in members.split()):
         points = PPO, resolve_run(settings[framework]).objective
@@ -151,7 +151,7 @@ def family(title: str, members: str, settings: Mapping[str, RunSettings], inputs
 
 
 def averages(values: Mapping[str, Mapping[str, str]], inputs: LossInputs) -> str:
-    """Return every aggregation, whose default it is, and the mean that it makes of the example's ratios."""
+    """Return a table of all aggregations: the frameworks that default to each, and its mean of the example's ratios."""
     totals, ratio_BT = replace(inputs.totals, max_completion_length=16), (inputs.log_probs_BT + 1).exp()
     rows = []
     for name, path in AGGREGATIONS.items():

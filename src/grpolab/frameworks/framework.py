@@ -1,9 +1,9 @@
 """A framework as its differences from the core loss.
 
-Each framework has one file, in this order: its options on our axes, the steps of the loss that it computes its own
-way, its metrics under its names, the replays of its own outputs. Its accidents stand there (a float32 exponential,
-`+1e-8` in a divisor, an unmasked numerator), and so do its defaults under its own names; `conf/dialect/` has them
-under ours.
+Each framework has one file, in this order: the translation of its options, the steps of the loss that it computes in
+its own way, its metrics under its names, and replays: its own functions' outputs computed with our code. Its
+peculiarities (a float32 exponential, `+1e-8` in a divisor, an unmasked numerator) and its defaults under its own names
+are there; `conf/dialect/` has the defaults under our names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Replay: TypeAlias = Callable[[Options, Inputs], Replayed]
 
 @dataclass(frozen=True, kw_only=True)
 class Framework(LossRecipe):
-    """Somebody else's trainer: the steps of the loss that are its own, and how we prove it."""
+    """Another trainer: the steps of the loss that it computes in its own way, and the replays that prove it."""
 
     objective: Callable[[Options], Objective]  # raises ValueError for options that it does not have
     # Metrics of an update under its names, from a minibatch and its loss; called without gradient.
@@ -63,7 +63,7 @@ def load_framework(name: str) -> Framework:
 
 
 def compute_metrics(name: str, objective: Objective, inputs: LossInputs, loss: Loss | None = None) -> dict[str, float]:
-    """Return what a framework logs of a minibatch, whose loss that way may be known; call it without gradient."""
+    """Return what a framework logs of a minibatch; `loss`: its loss, if known. Call it without gradient."""
     framework = load_framework(name)
     return framework.metrics(objective, inputs, loss or policy_loss(objective, inputs, framework))
 
@@ -85,7 +85,7 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
 def logged_metrics(settings: Resolved, update: Update) -> dict[str, float]:
     """Return what the run's own framework logs of an optimiser step, by journal name.
 
-    If the settings ask for them, the clip fractions by each framework's definition come behind.
+    If the settings ask for them, the clip fractions by each framework's definition follow.
     """
     framework = settings.framework
     logged = compute_metrics(framework, update.objective, update.inputs, update.whole_loss) if framework else {}

@@ -54,10 +54,10 @@ def band(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: 
 
 
 def aspo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """-sg(w) A log pi on what PPO's clip leaves, with w = 1/r where A > 0 and r where A < 0, at most `cap`.
+    """-sg(w) A log pi of the tokens that PPO's clip does not drop; w = 1/r if A > 0, r if A < 0, at most `cap`.
 
-    ASPO (2510.06062): tokens that became likely with A > 0 are held back instead of pushed on. Option: `cap`, its soft
-    dual clip, which cuts the weight and keeps the gradient.
+    ASPO (2510.06062): tokens with A > 0 that became likelier are pushed less, not more. Option: `cap`, its soft dual
+    clip, which cuts the weight and keeps the gradient.
     """
     r, A, cap = ratio.detach(), inputs.advantages, objective.options["cap"]
     low, high = find_clipped(objective, A, ratio)
@@ -68,9 +68,9 @@ def aspo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: 
 
 
 def topr(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """-A log pi for a positive reward, -sg(min(r, 1)) A log pi for another one: TOPR (2503.14286); ROLL pg `topr`.
+    """-A log pi for positive rewards, -sg(min(r, 1)) A log pi for others: TOPR (2503.14286); ROLL pg `topr`.
 
-    Options: `positive_weight`, `negative_weight` of the two kinds of sequences.
+    Options: `positive_weight` and `negative_weight`, factors for the two kinds of sequences.
     """
     assert inputs.rewards_B1 is not None
     r, positive, options = ratio.detach(), inputs.rewards_B1 > 0, objective.options
@@ -144,10 +144,10 @@ def token_covariance(inputs: LossInputs) -> Tensor:
 
 
 def clip_cov(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """PPO's clip, and a few tokens of high covariance drawn at random and left out. Clip-Cov (2505.22617, eq. 8-9).
+    """PPO's clip; also drops a few random tokens of high covariance. Clip-Cov (2505.22617, eq. 8-9).
 
-    Drawn are max(1, int(`share` N)) of the unclipped tokens with covariance in (`lower`, `upper`): those with the
-    smallest noise. verl `clip_cov`, which draws them from torch's global generator.
+    Of the unclipped tokens with covariance in (`lower`, `upper`), the max(1, int(`share` N)) with the smallest noise
+    are dropped. verl `clip_cov`, which draws them from torch's global generator.
     """
     parts, options = clipped(objective, inputs, log_ratio_BT, ratio), objective.options
     covariance_BT = token_covariance(inputs)
@@ -162,9 +162,9 @@ def clip_cov(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, rat
 
 
 def kl_cov(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """-A r, and `coefficient` |log r| on the max(1, int(`share` N)) tokens of highest covariance. KL-Cov (2505.22617).
+    """-A r, plus `coefficient` |log r| on the max(1, int(`share` N)) tokens of highest covariance. KL-Cov (2505.22617).
 
-    verl `kl_cov`; the penalised tokens count as capped: their gradient is held back, not lost.
+    verl `kl_cov`. The penalised tokens count as capped, because their gradient is reduced, not zeroed.
     """
     covariance_N = token_covariance(inputs)[inputs.mask_BT]
     count = min(max(int(objective.options["share"] * len(covariance_N)), 1), len(covariance_N))
@@ -194,7 +194,7 @@ def dppo_kl(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, rati
 
 
 def dppo_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """-a r A + b (log r)^2; the tokens that `dppo_tv` drops lose the first part, so that the second pulls them back.
+    """-a r A + b (log r)^2; tokens that `dppo_tv` drops lose the first term, so that the second pulls them back.
 
     prime-rl's default. Options: `advantage_weight` a, `drift_weight` b.
     """
@@ -202,7 +202,7 @@ def dppo_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, r
 
 
 def ipo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """The same, dropping every token whose probability moved further than epsilon (up: epsilon_high), whatever A is.
+    """As `dppo_ratio`, but drop tokens for either sign of A whose probability moved beyond epsilon (up: epsilon_high).
 
     prime-rl `ipo`.
     """
@@ -223,7 +223,7 @@ def probability_change(inputs: LossInputs) -> Tensor:
 
 
 def beyond_kl(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
-    """Return the same by the KL of (p_old, 1 - p_old) to (p, 1 - p), where the probability moved the harmful way.
+    """Return such masks by the binary KL instead, for tokens whose probability moved in the direction that A rewards.
 
     A KL that is NaN, because rounding made a probability more than 1, is beyond every bound.
     """
@@ -234,7 +234,7 @@ def beyond_kl(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]
 
 
 def binary_kl(new_BT: Tensor, old_BT: Tensor) -> Tensor:
-    """Return the KL of (p_old, 1 - p_old) to (p, 1 - p) of each token, (B, T), from its log-probs."""
+    """Return KL((p_old, 1 - p_old) || (p, 1 - p)) of each token, (B, T), from its log-probs."""
     p_BT, p_old_BT = new_BT.exp(), old_BT.exp()
     rest_BT = ((1 - p_old_BT + PROBABILITY_FLOOR) / (1 - p_BT + PROBABILITY_FLOOR)).log()
     return p_old_BT * (old_BT - new_BT) + (1 - p_old_BT) * rest_BT
@@ -251,7 +251,7 @@ def cap_weight(objective: Objective, inputs: LossInputs, ratio: Tensor, low: Ten
 def pull_back(
     objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor, low: Tensor, high: Tensor
 ) -> SurrogateParts:
-    """Return the loss of `dppo_ratio`; the tokens of two masks lose its first part."""
+    """Return the loss of `dppo_ratio`; the tokens of two masks lose its first term."""
     options = objective.options
     surrogate = torch.where(low | high, 0.0, options["advantage_weight"] * inputs.advantages * ratio)
     loss = options["drift_weight"] * log_ratio_BT.square() - surrogate

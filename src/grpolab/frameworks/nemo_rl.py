@@ -90,7 +90,7 @@ def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: Los
 
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
-    """Return the estimate times exp(log pi - sg(log pi)), or times pi over the sampler's probability, then clamped."""
+    """Return the KL estimate times a weight, then clamped; the weight is exp(log pi - sg(log pi)), or pi / sampler."""
     assert inputs.reference_log_probs_BT is not None
     log_probs_BT, anchor_BT = inputs.log_probs_BT, inputs.log_probs_BT.detach()
     if objective.kl_gradient == "importance_weighted" and inputs.sampler_log_probs_BT is not None:
@@ -118,7 +118,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Return the dictionary that the loss returns.
 
-    `sampling_importance_ratio` of whole sequences is a sum: their mean is multiplied by their number.
+    At the sequence level `sampling_importance_ratio` is a sum, because NeMo-RL multiplies the mean by the count.
     """
     mask_BT, totals, new_BT, old_BT = inputs.mask_BT, inputs.totals, inputs.log_probs_BT, inputs.old_log_probs_BT
     sampler_BT = old_BT if inputs.sampler_log_probs_BT is None else inputs.sampler_log_probs_BT
@@ -172,7 +172,7 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
-    """Replay rewards less their baseline, over the std of the same rewards, all in float32."""
+    """Replay rewards minus their baseline, over the std of the same rewards, all in float32."""
     rewards_B = inputs["rewards"].float()
     baseline_B, std_B = baseline_and_std(rewards_B, inputs, options["use_leave_one_out_baseline"])
     advantages_B = rewards_B - baseline_B
@@ -182,7 +182,7 @@ def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
-    """Replay rewards, less their group's mean with `minus_baseline`, whitened over the tokens; at padding too."""
+    """Replay rewards (minus their group's mean, with `minus_baseline`), whitened over the tokens, padding included."""
     rewards_B = inputs["rewards"].float()
     if options["minus_baseline"]:
         rewards_B = rewards_B - baseline_and_std(rewards_B, inputs, leave_one_out=False)[0]
@@ -191,9 +191,9 @@ def replay_reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
 
 
 def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> tuple[Tensor, Tensor]:
-    """Return mean and std of a group, or of the others in it, (B,) each; a group of one has its own reward, and 0.
+    """Return mean and std of each row's group, or of its other members, (B,) each; for a group of one its reward and 0.
 
-    The variance is E[x^2] - E[x]^2, which loses its digits if the rewards are close.
+    The variance is E[x^2] - E[x]^2, which loses precision if the rewards are close.
     """
 
     def mean(rewards_PN: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """open-instruct e6c3044a (v0.3.0+29), grpo_fast: `open_instruct/grpo_utils.py`, `compute_grpo_loss`.
 
-Its own way: the sampler's weight rho is cut at 2 after its mask, and its log ratio at 10; a token that it drops is not
-clipped. Rows are packed sequences; here a row is one sequence.
+Its own way: the sampler's weight rho is cut at 2 even if it is masked, its log ratio at 10; a token that the mask drops
+does not count as clipped. Rows there are packed sequences; here a row is one sequence.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def objective(options: Options) -> Objective:
 
 
 class Rho(NamedTuple):
-    """The sampler's weight and the tokens where something was done to it, (B, T) each."""
+    """The sampler's weight, and masks of the tokens where it was dropped or cut, (B, T) each."""
 
     weight: Tensor
     low: Tensor  # dropped, bool
@@ -60,9 +60,9 @@ class Rho(NamedTuple):
 
 
 def compute_rho(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
-    """Return exp(old - sampler) of tokens or of rows, without what the mask drops, then within its bounds.
+    """Return exp(old - sampler) of tokens or rows, 0 where the mask drops, then bounded.
 
-    `tv` drops the tokens that push a row further away whose mean |rho - 1| is out of bounds.
+    In rows whose mean |rho - 1| is out of bounds, `tv` drops the tokens that push it further.
     """
     assert inputs.sampler_log_probs_BT is not None
     mask_BT = inputs.mask_BT

@@ -1,7 +1,7 @@
 """OpenRLHF (OpenRLHF/OpenRLHF, 3c3be62, v0.11.0): openrlhf/models/loss.py `PolicyLoss`, trainer/ray/ppo_actor.py.
 
-Its own way: padding is multiplied with the mask only at the end; the KL is computed in float32; KL and entropy are
-means over tokens even where the loss is a mean over sequences.
+Its own way: padding is multiplied by the mask only at the end; the KL is computed in float32; KL and entropy are means
+over tokens even if the loss is a mean over sequences.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def objective(options: Options) -> Objective:
         raise ValueError(f"OpenRLHF has no {kind} with {corrected_by}")
     if (dual_clip := get("dual_clip")) is not None and dual_clip <= 1:
         raise ValueError(f"dual_clip={dual_clip} must be more than 1")
-    ppo, correction = kind == "ppo", None  # gspo divides by the sampler's policy instead
+    ppo, correction = kind == "ppo", None  # gspo has the ratio to the sampler's policy instead of a weight
     if ppo and get("enable_vllm_is_correction", False):
         bounds = get("vllm_is_truncated_threshold", (0.5, 5.0))
         correction = SamplerCorrection.of(*CORRECTION[corrected_by], *bounds)
@@ -57,7 +57,7 @@ def objective(options: Options) -> Objective:
 
 
 def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
-    """Return the sampler's weight; seq-mask-tis keeps rows by their geometric mean, tokens with their own."""
+    """Return the sampler's weight; seq-mask-tis drops rows by their geometric mean, and keeps tokens' own weights."""
     log_weight_BT = shared.sampler_log_ratio(inputs)
     if rule.level == "token":
         return bounded_weight(rule, log_weight_BT.exp())
@@ -79,12 +79,12 @@ def float32_kl(objective: Objective, inputs: LossInputs) -> Tensor:
 
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
-    """Return the KL of each token, every estimator within +-10, (B, T)."""
+    """Return the KL of each token, (B, T), clamped to +-10 for every estimator."""
     return float32_kl(objective, inputs).clamp(-KL_CLAMP, KL_CLAMP)
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
-    """Add the KL so that it becomes a mean over tokens, however the loss is averaged."""
+    """Add the KL with a weight that makes it a mean over tokens, however the loss is averaged."""
     weight: Tensor | float = objective.beta
     if objective.aggregation == "sequence_mean_nonempty":
         lengths_B1, totals = inputs.mask_BT.sum(1, keepdim=True), inputs.totals
@@ -93,7 +93,7 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Average as `aggregate_loss`: a NaN at padding makes it NaN, and so does a batch without tokens."""
+    """Average as `aggregate_loss` does: NaN if there is a NaN at padding, or no token."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
         return shared.average_with_padding(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
@@ -113,7 +113,7 @@ def token_mean(values_BT: Tensor, mask_BT: Tensor) -> float:
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """Return means over tokens; `ppo_clip_ratio` is the share where the clip, before the dual one, changed the loss."""
+    """Return means over tokens; `ppo_clip_ratio` is the share of tokens whose loss PPO's own clip changed."""
     mask_BT = inputs.mask_BT
     logged = {
         "ppo_clip_ratio": token_mean(shared.find_clipped_losses(objective, inputs.advantages, loss.ratio), mask_BT),
@@ -127,7 +127,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss; a batch with global counts is one of `dp_size` equal parts.
 
-    GSPO with the correction on has its ratio to the sampler's policy, its `ppo_kl` still to the old one.
+    With the correction, GSPO's ratio is to the sampler's policy, but its `ppo_kl` is still to the old one.
     """
     point, batch = objective(options), shared.make_loss_inputs(inputs)
     for name, option in (("tokens", "batch_num_tokens"), ("nonempty_sequences", "global_batch_size")):
@@ -158,9 +158,9 @@ ESTIMATOR = {
 
 
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
-    """Replay rewards less their baseline, summed from each position on; every position is a step.
+    """Replay rewards minus their baseline as returns: sums from each position on; padding positions are steps too.
 
-    Mean and variance of the whitening (over N, at least 1e-8) are those of the tokens in float32.
+    Whitening uses the tokens' mean and variance (over N, at least 1e-8) in float32.
     """
     if options["estimator"] not in ESTIMATOR:
         raise ValueError(f"estimator={options['estimator']} needs a critic")

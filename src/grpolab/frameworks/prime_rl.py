@@ -1,7 +1,7 @@
 """prime-rl 559b4477 (v0.8.1.dev67): `src/prime_rl/trainer/rl/loss.py`, `default_loss_fn` and `ipo_loss_fn`.
 
-There is no old policy: the ratio is against the sampler, whose log-probs stand for the old ones. The metrics are means
-over each sequence, then over sequences.
+There is no old policy: the ratio is to the sampler, whose log-probs serve as the old ones. The metrics are means over
+each sequence, then over sequences.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def objective(options: Options) -> Objective:
 
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """Return the core's surrogate; a dropped token is multiplied by 0, so that an infinite ratio becomes NaN."""
+    """Return the core's surrogate, but multiply dropped tokens by 0, so that an infinite ratio becomes NaN."""
     parts = core.surrogate(objective, inputs, log_ratio_BT, ratio)
     return replace(parts, loss=parts.loss + torch.where(parts.out_of_range, ratio * 0, 0.0))
 

@@ -1,11 +1,11 @@
 """ROLL (alibaba/ROLL, 8eb27cc of 2026-08-19, v0.3.0+9): roll/utils/functionals.py `agg_loss` and its four workers.
 
 roll/pipeline/base_worker.py (base), rlvr/actor_worker.py (rlvr), agentic/agentic_actor_worker.py (agentic) and
-rlvr/actor_pg_worker.py (pg). Its own way: log-probs are multiplied by the mask, but `token-mean` adds up everything,
-padding too; sequences are divided by their count + 1e-8.
+rlvr/actor_pg_worker.py (pg). Its own way: log-probs are multiplied by the mask, but `token-mean` sums over padding too;
+means over sequences divide by their count + 1e-8.
 
-In a metric's name `@sum` is ROLL's note for the log: add up over micro-batches, the denominator is already global. The
-base worker's names have no such note; rlvr's and the agentic worker's names are the same ones.
+`@sum` in a metric's name tells ROLL's logger to sum it over micro-batches, because the denominator is already global.
+The base worker's names lack it; rlvr and the agentic worker have the same names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KL_CLAMP = 10.0
 
 
 def objective(options: Options) -> Objective:
-    """Translate ROLL's options; without `pg_variant`, an option of the pg worker, they are those of another worker.
+    """Translate ROLL's options: those of the pg worker if they have its `pg_variant`, else those of another worker.
 
     Raises ValueError for a value that ROLL or our axes lack.
     """
@@ -78,7 +78,7 @@ def objective(options: Options) -> Objective:
         kernel_options=numbers,
         epsilon=low,
         epsilon_high=high,
-        dual_clip=1 + 2 * clip if get("dual_clip_loss", False) and kernel == "clipped" else None,  # not by the range
+        dual_clip=1 + 2 * clip if get("dual_clip_loss", False) and kernel == "clipped" else None,  # not of low or high
         aggregation=aggregation,
         **kl_axes(get("kl_loss_coef", 0.0) if get("use_kl_loss", False) else 0.0, "k3", output_clamp=KL_CLAMP),
         entropy_coef=max(get("entropy_loss_coef", 0.0), 0.0),
@@ -87,7 +87,7 @@ def objective(options: Options) -> Objective:
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """Multiply log-probs, entropy and the advantages of sequences by the mask; those of tokens stay as they are."""
+    """Multiply log-probs, entropy and per-sequence advantages by the mask; per-token advantages stay as they are."""
     names = ("log_probs_BT", "old_log_probs_BT", "reference_log_probs_BT", "entropy_BT")
     values = {name: getattr(inputs, name) for name in names}
     masked: dict[str, Any] = {name: value * inputs.mask_BT for name, value in values.items() if value is not None}
@@ -97,14 +97,14 @@ def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the core's ratio; that of an empty sequence is the number 1, without a gradient."""
+    """Return the core's ratio; for an empty sequence it is 1 without a gradient."""
     if objective.importance_sampling_level == "sequence":
         log_ratio_BT = torch.where(mask_BT.any(1, keepdim=True), log_ratio_BT, 0.0)
     return importance_ratio(objective, log_ratio_BT, mask_BT)
 
 
 def token_weights(aggregation: str, inputs: LossInputs) -> Tensor:
-    """Return `agg_loss`'s weight of each position, (B, T): padding too in token-mean, a count + 1e-8 of sequences."""
+    """Return `agg_loss`'s weight of each position, (B, T). token-mean counts padding; sequences divide by n + 1e-8."""
     mask_BT, totals = inputs.mask_BT, inputs.totals
     if aggregation == "token_mean_minibatch":
         return torch.ones_like(inputs.log_probs_BT.detach()) / totals.tokens
@@ -115,7 +115,7 @@ def token_weights(aggregation: str, inputs: LossInputs) -> Tensor:
 
 
 def weighted_sum(values: Tensor, weights_BT: Tensor) -> Tensor:
-    """Add up the values; a row without weight is 0 whatever stands there."""
+    """Sum values times weights; a row without weight counts as 0 even if it holds NaN."""
     return (torch.where(weights_BT.any(1, keepdim=True), values, 0.0) * weights_BT).sum()
 
 
@@ -124,7 +124,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return weighted_sum(per_token, token_weights(objective.aggregation, inputs))
 
 
-# Names of numbers that the base worker reports without the note.
+# Names of metrics that the base worker reports without `@sum`.
 OF_BASE = (
     *("pg_loss@sum", "total_loss@sum", "kl_loss@sum", "approxkl@sum", "policykl@sum", "clipfrac@sum"),
     *("ratio_max@max", "ratio_min@min"),
@@ -159,7 +159,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "valid_sample_ratio": valid / len(mask_BT),
         "valid_sample_ratio@sum": valid / valid.new_tensor(inputs.totals.nonempty_sequences),
     }
-    for form in ("sample_weights_{0}", "sample_weights_{0}@{0}"):  # sequences have no weights here
+    for form in ("sample_weights_{0}", "sample_weights_{0}@{0}"):  # 1: we have no weights of sequences
         logged |= {form.format(statistic): 1.0 for statistic in ("mean", "min", "max")}
     match objective.kernel:
         case "clipped":
@@ -178,20 +178,20 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 
 def mean_of_all_rows(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Average rows' means, of an empty row 0: `masked_mean(dim=-1).mean()`."""
+    """Average the rows' means, 0 for an empty row: `masked_mean(dim=-1).mean()`."""
     means_B = (values_BT * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
     return torch.where(mask_BT.any(1), means_B, 0.0).mean()
 
 
 def share(mask_BT: Tensor) -> Tensor:
-    """Return the share of all positions, padding too."""
+    """Return the masked share of all positions, padding included."""
     return mask_BT.float().mean()
 
 
 def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
-    """Return clip fractions: `ppo_ratio_*` by the ratio only, padding too; `clipfrac` where the loss changed.
+    """Return clip fractions: `ppo_ratio_*` count ratios out of range, padding too; `clipfrac` counts changed losses.
 
-    The base worker (no `@sum`) takes the mean over all positions. `own_BT`: the weights of the objective's average.
+    The base worker (no `@sum`) averages over all positions. `own_BT`: the weights of the objective's average.
     """
     low_BT, high_BT = ratio_BT < objective.low, ratio_BT > objective.high
     everywhere_BT = token_weights("token_mean_minibatch", inputs)
@@ -204,7 +204,7 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
 
 
 def weight_metrics(objective: Objective, inputs: LossInputs, loss: Loss, rows_BT: Tensor) -> Logged:
-    """Return how often the weight was cut, over all positions, under the pg worker's names of both tis and cispo."""
+    """Return the share of all positions whose weight was cut, under the pg worker's names for both tis and cispo."""
     ratio_BT, low, high = loss.ratio.expand_as(inputs.mask_BT), objective.low, objective.high
     cut_BT, low_BT, high_BT = ratio_BT.clamp(low, high), ratio_BT < low, ratio_BT > high
     sides = {"lower": share(low_BT), "upper": share(high_BT), "total": share(low_BT | high_BT)}
@@ -229,7 +229,7 @@ def weight_metrics(objective: Objective, inputs: LossInputs, loss: Loss, rows_BT
 
 
 def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
-    """Return TOPR's two kinds of sequences, by their score: how many, how often cut, and the loss of each."""
+    """Return counts, share of cut weights and loss of TOPR's two kinds of sequences (by the sign of their score)."""
     assert inputs.rewards_B1 is not None
     scores_B1, positive_B1 = inputs.rewards_B1, inputs.rewards_B1 > 0
     negative_B1, gradient_BT = scores_B1 <= 0, -inputs.advantages * inputs.log_probs_BT
@@ -275,7 +275,7 @@ def sample_std(values: Tensor) -> Tensor:
 
 
 def replay_worker(options: Options, inputs: Inputs) -> Replayed:
-    """Replay the loss of the base, rlvr and agentic workers: one loss, their options apart."""
+    """Replay the loss of the base, rlvr and agentic workers, which differ only in their options."""
     scores = {"rewards_B1": inputs["scores"][:, None]} if "scores" in inputs else {}
     return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs, **scores))
 
@@ -294,9 +294,9 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
-    """Replay normalised rewards, and in float32 their discounted sum from each position on, whitened and masked.
+    """Replay normalised rewards, and in float32 the discounted returns, whitened and masked.
 
-    The reward stands at the last token; every position is a step, padding too.
+    The reward is at the last token; every position is a step, padding too.
     """
     rewards_B, mask_BT = normalize_rewards(options, inputs), inputs["mask"]
     rewards_BT = shared.put_at_last_token(rewards_B.float(), mask_BT)
@@ -322,9 +322,9 @@ def normalize_rewards(options: Options, inputs: Inputs) -> Tensor:
 
 
 def normalize_by_running_moments(rewards_B: Tensor, epsilon: float = 1e-6) -> Tensor:
-    """Return the first rewards less the mean, over the std, of all rewards so far, (B,).
+    """Return the first batch's rewards minus the running mean, over the running std, (B,).
 
-    `RunningMoments` (Chan's parallel update) begin at mean 0 and variance 1 of nearly nothing.
+    `RunningMoments` (Chan's parallel update) starts with mean 0 and variance 1, at a weight of nearly 0.
     """
     before, more, mean = 1e-24, len(rewards_B), rewards_B.mean().item()
     count = before + more

@@ -1,8 +1,8 @@
-"""Measure how far an output moves on another CPU: replay it with other last places.
+"""Measure how much an output may differ on another CPU: replay it with results perturbed in their last digit.
 
-IEEE 754 fixes what +, -, *, / and a square root give, and every conversion: these are the same everywhere. It leaves
-open a library's exp or log, the order in which a sum is added up, and fused products. Their results differ by about a
-unit in the last place between code paths (MKL's AVX2 and AVX-512, torch's own, another compiler).
+IEEE 754 fixes the results of +, -, *, /, square roots and conversions, so they are equal everywhere. It does not fix
+exp or log, the order of summation, or fused products. Their results differ by about a unit in the last place between
+code paths (MKL's AVX2 and AVX-512, torch's own, another compiler).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 aten = torch.ops.aten
-# A library's functions and fused products: their result is moved.
+# Library functions and fused products, whose result is perturbed.
 FUNCTIONS = {
     *(aten.exp, aten.exp2, aten.expm1, aten.log, aten.log2, aten.log10, aten.log1p, aten.pow, aten.rsqrt),
     *(aten.sigmoid, aten.sigmoid_backward, aten.tanh, aten.tanh_backward, aten.log_sigmoid_forward, aten.softplus),
     *(aten._softmax, aten._log_softmax, aten.addcmul, aten.addcdiv, aten.lerp),
 }
-# Sums: each term is moved, which is at least what another order of adding up can do.
+# Sums, whose terms are perturbed: at least as much as another order of summation changes.
 SUMS = {
     *(aten.sum, aten.nansum, aten.mean, aten.var, aten.std, aten.var_mean, aten.std_mean, aten.cumsum, aten.prod),
     *(aten.mm, aten.bmm, aten.addmm, aten.mv, aten.dot, aten.logsumexp, aten.norm, aten.linalg_vector_norm),
@@ -36,8 +36,8 @@ BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 class OtherLibrary(TorchDispatchMode):
     """A math library whose results differ from ours by one unit in the last place, for numbers of some dtypes.
 
-    It is a function: the same numbers at the same places are moved the same way again. `seed` picks it; 0 always moves
-    up, so that deviations add up.
+    It is deterministic: equal numbers at equal positions are perturbed equally. `seed` chooses the directions; 0 always
+    rounds up, so that deviations accumulate.
     """
 
     def __init__(self, seed: int, dtypes: Sequence[torch.dtype]) -> None:
@@ -59,13 +59,13 @@ class OtherLibrary(TorchDispatchMode):
         return result
 
     def _move_terms(self, value: Any) -> Any:
-        """Move the terms of a sum, but for whole numbers, whose sum is the same in any order."""
+        """Perturb the terms of a sum, except integers, whose sum is the same in any order."""
         if isinstance(value, Tensor) and value.is_floating_point() and (value.trunc() == value).all():
             return value
         return self._move(value)
 
     def _move(self, value: Any) -> Any:
-        """Move every number that is neither 0 nor infinite by a unit in its last place."""
+        """Perturb every finite number except 0 by a unit in its last place."""
         if not isinstance(value, Tensor) or value.dtype not in self.dtypes or not value.numel():
             return value
         self.has_moved = True
@@ -82,10 +82,10 @@ class OtherLibrary(TorchDispatchMode):
 def spreads(
     ours: Mapping[str, Tensor], outputs: Callable[[], Mapping[str, Tensor]], dtypes: Sequence[torch.dtype]
 ) -> dict[str, float]:
-    """Return each output's largest deviation from `ours` over replays with other last places.
+    """Return each output's largest deviation from `ours` over replays with perturbed last digits.
 
-    `outputs` replays a case: its outputs by name. 0 for an output that nothing in `dtypes` reaches; infinite if it
-    stops being finite.
+    `outputs` replays a case, and returns its outputs by name. A deviation is 0 if no number in `dtypes` enters the
+    output, infinite if the output is no longer finite.
     """
     largest = dict.fromkeys(ours, 0.0)
     for seed in range(REPLAYS):
@@ -99,7 +99,7 @@ def spreads(
 
 
 def largest_difference(value: Tensor, other: Tensor) -> float:
-    """Return the largest difference; infinite if shapes, or what is not finite, differ. NaN equals NaN."""
+    """Return the largest difference; infinite if shapes or non-finite entries differ. NaN equals NaN."""
     finite = other.isfinite()
     if value.shape != other.shape or not torch.equal(value.isfinite(), finite):
         return torch.inf

@@ -1,4 +1,4 @@
-"""Functions that several frameworks share: of the loss, then of the replays."""
+"""Functions that several frameworks share: first steps of the loss, then parts of replays."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from grpolab.settings.objective import Objective
 
 
 def find_clipped_losses(objective: Objective, advantages: Tensor, ratio: Tensor) -> Tensor:
-    """Return the tokens whose loss the clip changed, bool; a cut ratio may leave the loss the same by rounding."""
+    """Return the tokens whose loss the clip changed, bool; a clipped ratio may leave the rounded loss unchanged."""
     return ratio.clamp(objective.low, objective.high) * advantages < ratio * advantages
 
 
 def capped_sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor, cap: float = 10.0) -> Tensor:
-    """Return the ratio of GSPO-token, (B, T): at most e^cap, without gradient beyond. verl; SkyRL copied it."""
+    """Return GSPO-token's ratio, (B, T), cut at e^cap, beyond which there is no gradient. verl; SkyRL copied it."""
     own_BT = log_ratio_BT - log_ratio_BT.detach()
     return (own_BT + row_mean(log_ratio_BT, mask_BT).detach()).clamp(max=cap).exp()
 
@@ -39,7 +39,7 @@ def sampler_log_ratio(inputs: LossInputs) -> Tensor:
 
 
 def keep_padding(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """Return the inputs as they are: numbers at padding reach the loss."""
+    """Return the inputs unchanged, so that numbers at padding reach the loss."""
     return inputs
 
 
@@ -54,7 +54,7 @@ def kl_with_padding(objective: Objective, inputs: LossInputs, ratio: Tensor) -> 
 
 
 def average_with_padding(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Return the core's average, with padding multiplied by 0 and not left out."""
+    """Return the core's average, but multiply padding by 0 instead of leaving it out."""
     poison = (per_token * ~inputs.mask_BT).sum() * 0
     return aggregate(objective.aggregation, per_token, inputs.mask_BT, inputs.totals) + poison
 
@@ -63,7 +63,7 @@ def average_with_padding(objective: Objective, inputs: LossInputs, per_token: Te
 
 
 def make_loss_inputs(inputs: Inputs, **changed: Tensor | Totals) -> LossInputs:
-    """Return a case's inputs as the loss takes them, the whole batch in one micro-batch; `changed` replaces fields."""
+    """Return a case's inputs as `LossInputs`, the whole batch as one micro-batch; `changed` replaces fields."""
     fields: dict[str, Any] = {
         "log_probs_BT": inputs["logprobs"],
         "old_log_probs_BT": inputs.get("old_logprobs"),
@@ -121,9 +121,9 @@ def score_groups(rewards_B: Tensor, size: int) -> Scored:
 
 
 def whiten_tokens(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return (value - mean) / std over the tokens, as verl, ROLL and SkyRL have it; at padding too, (B, T).
+    """Return (value - mean) / std over the tokens, as verl, ROLL and SkyRL compute it; at padding too, (B, T).
 
-    Its Bessel factor N / (N - 1), a quotient of two counts, is float32. Raises ValueError for fewer than two tokens.
+    The Bessel factor N / (N - 1) is rounded to float32. Raises ValueError for fewer than two tokens.
     """
     tokens = mask_BT.sum()
     if tokens < 2:
@@ -134,9 +134,9 @@ def whiten_tokens(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def sum_discounted_rewards(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
-    """Add up the rewards from a token on, each discounted by its distance in tokens; 0 at padding, (B, T).
+    """Return each token's discounted return; 0 at padding, (B, T).
 
-    Positions outside the mask are no steps: they add no discount. REINFORCE++ (2501.03262).
+    Positions outside the mask are no steps, so they add no discount. REINFORCE++ (2501.03262).
     """
     sums_BT, _ = compute_gae(rewards_BT, torch.zeros_like(rewards_BT), mask_BT, gamma, 1.0)
     return torch.where(mask_BT, sums_BT, 0.0)
@@ -147,7 +147,7 @@ def compute_gae(
 ) -> tuple[Tensor, Tensor]:
     """Return GAE's advantages (1506.02438, eq. 16) and returns (advantage + value) of given values, (B, T) each.
 
-    Positions outside the mask are no steps: they copy the advantage of the next token.
+    Positions outside the mask are no steps, and have the advantage of the next token.
     """
     advantages_BT = torch.zeros_like(rewards_BT)
     next_value_B = running_B = rewards_BT.new_zeros(len(rewards_BT))

@@ -2,7 +2,7 @@
 
 Its own way: the reduction is multiplied into the advantages and the loss is a sum, so that Clip-Cov compares scaled
 advantages with its window and KL-Cov's penalty is no mean; most ratios are float32 exponentials; the KL is always the
-mean over rows of their means; a sampler mask keeps or drops and is no weight.
+mean over rows of their means; a sampler mask only keeps or drops tokens, without weighting them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ REDUCTIONS = {
     "token_mean": "token_mean_minibatch",
     "sequence_mean": "sequence_mean",
     "seq_mean_token_sum_norm": "token_sum_constant",
-    "prompt_mean": "token_sum",  # of advantages that were divided by their prompt's tokens and by the prompts
+    "prompt_mean": "token_sum",  # advantages are already divided by their prompt's tokens and the number of prompts
 }
-# `policy_loss_type` -> kernel, where they have not one name.
+# `policy_loss_type` -> kernel, if the names differ.
 KERNELS = dict.fromkeys(("regular", "dual_clip", "gspo"), "clipped")
 KERNELS |= {"rollout_is": "band", "importance_sampling": "ratio"}
 LOG_RATIO = 20.0
@@ -101,7 +101,7 @@ def exp_float32(log_ratio: Tensor) -> Tensor:
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return exp in float32 within the bound; a sequence's logarithm is bounded from above, SAPO's is float64."""
+    """Return the ratio as a bounded float32 exponential; a sequence's is bounded from above only, SAPO's is float64."""
     if objective.importance_sampling_level == "sequence_token":
         return shared.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
     if objective.log_ratio_clamp is None or objective.importance_sampling_level != "token":
@@ -112,14 +112,14 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
 
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """Return the core's kernel on advantages that hold the reduction; DPPO's loss is -r A of the tokens it keeps."""
+    """Return the core's kernel, with the reduction inside the advantages; DPPO's loss is -r A of the kept tokens."""
     weights_BT = resolve(AGGREGATIONS[objective.aggregation])(inputs.mask_BT.to(ratio.dtype), inputs.totals)
     A = inputs.advantages * weights_BT
     parts = core.surrogate(objective, replace(inputs, advantages=A), log_ratio_BT, ratio)
     if not objective.kernel.startswith("dppo"):
         return parts
     counts = torch.ones_like(parts.active_low)
-    if objective.kernel == "dppo_kl":  # a KL that is NaN keeps its token
+    if objective.kernel == "dppo_kl":  # a token whose KL is NaN is kept
         counts = ~binary_kl(inputs.log_probs_BT.detach(), inputs.old_log_probs_BT).isnan()
     low, high = parts.active_low & (A < 0) & counts, parts.active_high & counts
     dropped = low | high
@@ -127,7 +127,7 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 
 
 def sampler_ratio_float32(level: str, inputs: LossInputs) -> Tensor:
-    """Return exp(old - sampler) of tokens (B, T), or of a row's sum or mean (B, 1)."""
+    """Return exp(old - sampler) per token, (B, T), or of each row's summed or mean log ratio, (B, 1)."""
     log_BT = shared.sampler_log_ratio(inputs)
     if level == "sequence":
         log_BT = (log_BT * inputs.mask_BT).sum(1, keepdim=True)
@@ -146,7 +146,7 @@ def out_of_bounds(rule: SamplerCorrection, inputs: LossInputs) -> tuple[Tensor, 
 
 
 def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
-    """Return the truncated weight, or False for what the mask drops."""
+    """Return the truncated weight or, for a mask, False where it drops."""
     if rule.mode == "truncate":
         return sampler_ratio_float32(rule.level, inputs).clamp(max=rule.high)
     low, high = out_of_bounds(rule, inputs)
@@ -162,7 +162,7 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Add up: the advantages hold the reduction."""
+    """Sum over the tokens, because the advantages already hold the reduction."""
     return (per_token * inputs.mask_BT).sum()
 
 
@@ -242,7 +242,7 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
-    """Replay verl's, of which SkyRL's estimators are copies."""
+    """Replay verl's function, of which SkyRL's estimators are copies."""
     return replay_outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
 
 

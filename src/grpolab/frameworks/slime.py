@@ -1,8 +1,8 @@
 """slime (THUDM/slime, 624b824, v0.3.1+38): slime/backends/megatron_utils/loss.py, slime/utils/ppo_utils.py.
 
-Its loss and metrics are sums over samples that the engine divides by their number, or by the number of tokens; so are
-they here. Its own way: samples end at their last token, and a NaN in a gap before it reaches the loss; the KL is
-computed in float32; the row mask of OPSM looks at the old policy; an empty sample counts as a token.
+Loss and metrics are sums over samples, as in slime, whose engine later divides them by the number of samples or tokens.
+Its own way: samples end at their last token, and a NaN in a masked gap before it reaches the loss; the KL is computed
+in float32; OPSM's sequence mask is decided by the old policy; an empty sample counts as one token.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def objective(options: Options) -> Objective:
     if dual_clip is not None and dual_clip <= 1:
         raise ValueError(f"eps_clip_c={dual_clip} must be more than 1")
     correction = None
-    if get("use_tis", False):  # with the path of any function; the one that is known here is its example's
+    if get("use_tis", False):  # slime takes the path of any function; here it is the one of its example
         mode = "mask" if str(get("custom_tis_function_path")).endswith("icepop_function") else "truncate"
         correction = SamplerCorrection.of("token", mode, get("tis_clip_low", 0.0), get("tis_clip", 2.0))
     gradient = "importance_weighted" if get("use_unbiased_kl", False) else "plain"
@@ -57,9 +57,9 @@ def objective(options: Options) -> Objective:
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """Put 0 behind each sample's last token, where nothing exists; gaps before it stay as they are.
+    """Put 0 after each sample's last token, where slime has no positions; masked gaps before it stay as they are.
 
-    An empty sample has one position.
+    An empty sample keeps one position.
     """
     inside_BT = inputs.mask_BT.flip(1).int().cumsum(1).flip(1) > 0
     inside_BT[:, 0] = True
@@ -68,20 +68,20 @@ def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the core's ratio; that of a sequence without its gaps."""
+    """Return the core's ratio; a sequence's ratio leaves out masked gaps."""
     sequence = objective.importance_sampling_level == "sequence"
     return core.importance_ratio(objective, log_ratio_BT * mask_BT if sequence else log_ratio_BT, mask_BT)
 
 
 def find_masked_tokens(objective: Objective, inputs: LossInputs) -> Tensor:
-    """Return the tokens that the off-policy mask (OPSM), by the old policy, takes from the loss; (B, T) bool."""
+    """Return the tokens that the off-policy sequence mask (OPSM) drops, decided by the old policy; (B, T) bool."""
     assert objective.off_policy_mask_threshold is not None
     drift_B1 = row_mean(inputs.old_log_probs_BT - inputs.log_probs_BT.detach(), inputs.mask_BT)
     return (inputs.advantages < 0) & (drift_B1 > objective.off_policy_mask_threshold)
 
 
 def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Mask as the core does, with the off-policy mask by the old policy."""
+    """Mask as the core does, but decide the off-policy mask by the old policy."""
     if objective.off_policy_mask_threshold is not None:
         per_token = per_token * ~find_masked_tokens(objective, inputs)
     return core.mask(objective.but(off_policy_mask_threshold=None), inputs, per_token)
@@ -93,7 +93,7 @@ def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: Los
 
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
-    """Return the KL of each token in float32, times the token's ratio, also in GSPO, before it is cut. (B, T)."""
+    """Return each token's KL in float32, (B, T): times the token's own ratio (even in GSPO), then clamped."""
     kl_BT = float32_kl(objective, inputs)
     if objective.kl_gradient == "importance_weighted":
         kl_BT = core.log_ratio(objective, inputs).exp() * kl_BT
@@ -102,7 +102,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Divide means of samples by the number of samples, or their sums by the number of tokens."""
+    """Sum the samples' means and divide by the number of samples, or sum tokens and divide by their number."""
     if objective.aggregation not in ("sequence_mean", "token_mean_minibatch"):
         return shared.average_with_padding(objective, inputs, per_token)
     of_samples_B = (per_token * inputs.mask_BT).sum(1)
@@ -150,7 +150,7 @@ UNDIVIDED = Totals(1, 1, 1, 1, 1, 1)  # the engine divides later: until then, lo
 
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
-    """Replay the loss before the engine's division. The KL, float32, is added up before it joins the loss."""
+    """Replay the loss before the engine's division. The float32 KL is summed before it is added to the loss."""
     point, batch = objective(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
     replayed, prepared = shared.replay_loss(FRAMEWORK, point, batch), prepare(point, batch)
     if not point.beta or batch.reference_log_probs_BT is None:
@@ -161,7 +161,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
-    """Replay rewards less their group's mean, in float32; without groups of one size the whole batch is one."""
+    """Replay rewards minus their group's mean, in float32; without groups of one size, the batch is one group."""
     rewards_B, size = inputs["rewards"].float(), inputs["group_size"] or len(inputs["rewards"])
     if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):
         return Replayed(tensors={"advantages": rewards_B})

@@ -1,7 +1,7 @@
 """torchtune bd2a0fc7: `torchtune/dev/grpo/loss.py`, `GRPOLoss`, `GRPOSimpleLoss` and `GRPOCompletionLoss`.
 
-Its own way: the completion loss lacks a dimension in its sums, so that the whole batch has one ratio and one KL, which
-meet every row's advantage, empty rows' too; and the metric `ratios` is over padding as well.
+Its own way: the completion loss sums over the whole batch instead of each row, so that the batch has one ratio and one
+KL, which are combined with every row's advantage, even an empty row's; and the metric `ratios` includes padding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOSSES = {
 
 
 def objective(options: Options) -> Objective:
-    """Translate a loss's class and arguments; `GRPOSimpleLoss` also says old = current."""
+    """Translate a loss's class and arguments; `GRPOSimpleLoss` also means that old = current."""
     level, kernel, aggregation = LOSSES[options.get("loss", "GRPOLoss")]
     epsilon, beta = options.get("epsilon", 0.1), options.get("kl_coeff", 0.1)
     return Objective.of(level, kernel, epsilon, aggregation=aggregation, beta=beta)
@@ -49,14 +49,14 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Average with padding multiplied by 0; the completion loss over all rows, empty ones included."""
+    """Average with padding multiplied by 0; the completion loss averages over all rows, empty ones included."""
     if objective.importance_sampling_level == "token":
         return shared.average_with_padding(objective, inputs, per_token)
     return per_token.sum() / inputs.totals.sequences
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """Return what the loss returns beside itself; `policy_loss` has the sign of a reward."""
+    """Return the loss function's other return values; `policy_loss` has the sign of a reward."""
     clipped, ratios = loss.surrogate.active_low | loss.surrogate.active_high, loss.ratio
     if objective.kernel == "clipped" and objective.importance_sampling_level == "token":
         ratios = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp()
@@ -73,7 +73,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 
 def replay(loss: str, options: Options, inputs: Inputs) -> Replayed:
-    """Replay the loss of a class; the simple one takes the current policy, detached, for the old."""
+    """Replay the loss of a class; the simple one uses the current policy, detached, as the old one."""
     old_BT = inputs["logprobs"].detach() if loss == "GRPOSimpleLoss" else inputs["old_logprobs"]
     batch = shared.make_loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
     return shared.replay_loss(FRAMEWORK, objective({**options, "loss": loss}), batch)

@@ -2,8 +2,7 @@
 
 Its own way: the mask is applied last, as a factor, so that a NaN at padding makes the loss NaN; CISPO's
 `epsilon_high` is the cap itself; the temperatures of SAPO and the gammas of VESPO are float32; the sampler's weights
-enter VESPO's product; the entropy bonus has its own mean over the tokens that are learnt from. The options are in
-`trl_options.py`.
+are part of VESPO's product; the entropy bonus is a separate mean over the trained tokens. Options: `trl_options.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the core's ratio; a token's also at padding."""
+    """Return the core's ratio; token ratios at padding too."""
     token = objective.importance_sampling_level == "token"
     return core.importance_ratio(objective, log_ratio_BT if token else log_ratio_BT * mask_BT, mask_BT)
 
@@ -61,9 +60,9 @@ def round_to_float32(value: float) -> float:
 
 
 def vespo_log_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor) -> Tensor:
-    """Return what VESPO adds up in each row: the tokens' log ratios and the sampler's log weights; (B, columns).
+    """Return the terms of VESPO's sum in each row: the tokens' log ratios and the sampler's log weights; (B, columns).
 
-    A row with a NaN counts as infinitely far, where phi is 0.
+    A row with a NaN has an infinite sum, for which phi is 0.
     """
     log_BT = log_ratio_BT.detach().clamp(-VESPO_LOG_RATIO, VESPO_LOG_RATIO) * inputs.mask_BT
     if (rule := objective.sampler_correction) is not None:
@@ -103,15 +102,15 @@ def keep_high_entropy(objective: Objective, inputs: LossInputs) -> Tensor:
 
 
 def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
-    """Return the sampler's weight; VESPO has it inside."""
+    """Return the sampler's weight; 1 for VESPO, which includes it in its ratio."""
     return torch.ones(()) if objective.kernel == "vespo" else vllm_weight(rule, inputs)
 
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
     """Return k3, also at padding, times the ratio with its gradient.
 
-    The two log ratios stand apart, as in the source: far from the reference the gradient is a sum of terms e^q that
-    cancel, and rounds by their order.
+    The log ratio is computed twice, as in the source: far from the reference the gradient is a sum of terms e^q that
+    cancel, and its rounding depends on their order.
     """
     has_k3 = (objective.kl_estimator, objective.kl_input_clamp, objective.kl_output_clamp) == ("k3", None, None)
     log_probs_BT, reference_BT, gradient = inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_gradient
@@ -123,9 +122,9 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Average with a token count in float32; what is not finite at padding stays so.
+    """Average with a float32 token count; NaN or infinity at padding makes the result NaN.
 
-    Row means are divided in the order of the source, for the sake of terms that cancel (see `kl`).
+    Row means are divided in the source's order, because terms cancel (see `kl`).
     """
     mask_BT, totals = inputs.mask_BT.to(per_token.dtype), inputs.totals
     if objective.aggregation == "sequence_mean":
@@ -136,13 +135,13 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 
 def average_entropy(objective: Objective, inputs: LossInputs, entropy_BT: Tensor) -> Tensor:
-    """Average the entropy over the tokens that are learnt from, and over micro-batches."""
+    """Average the entropy over the trained tokens, then over micro-batches."""
     keep_BT = keep_high_entropy(objective, inputs)
     return (entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """Return what a micro-batch logs, and the sampler's part of what a generation batch logs."""
+    """Return the metrics of a micro-batch, and those metrics of a generation batch that concern the sampler."""
     mask_BT = inputs.mask_BT
     logged: dict[str, float] = {}
     if objective.entropy_coef:
@@ -186,7 +185,7 @@ def masked_mean(values: Tensor, mask_BT: Tensor) -> float:
 
 
 def clip_metrics(objective: Objective, inputs: LossInputs, ratio: Tensor) -> dict[str, float]:
-    """Return shares where the clip range acted, on the ratio after the cap delta; the unit is that of the ratio."""
+    """Return the shares of clipped tokens (or sequences, as the ratio's level says), after the cap delta."""
     A, mask = inputs.advantages, inputs.mask_BT
     ratio = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
     low, high = (ratio < objective.low) & (A < 0), (ratio > objective.high) & (A > 0)
@@ -210,10 +209,10 @@ EPSILON = 1e-4  # added to each std
 
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
-    """Replay a micro-batch of one accumulation window, whose others are as large.
+    """Replay one micro-batch of an accumulation window; the window's other micro-batches have the same size.
 
-    `effective` has the values that `options` leaves to the defaults. TRL got one advantage per sequence, and one per
-    token in the cases whose tag says that tokens differ.
+    `effective` has the defaults of what `options` leaves out. TRL was given one advantage per sequence, or one per
+    token in the cases whose tag says so.
     """
     o = {**TRAINER, **options, **options.get("effective", {})}
     by_token = "seq_advantages" not in inputs or {"dirty", "per_token_adv"} & set(inputs.get("tags") or ())
@@ -262,16 +261,16 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 
 
 def normalize(values_B: Tensor, group_B: Tensor, scaled_B: Tensor | None) -> Tensor:
-    """Return values less their group's mean, over the std of those with their number in `scaled_B`; NaN gives 0."""
+    """Return values minus their group's mean, over the std of their group in `scaled_B` (None: not divided); NaN: 0."""
     centred_B = advantages(Scored(values_B, group_B), "group_mean", "none")
     std_B = torch.ones_like(values_B) if scaled_B is None else std_by_group(values_B, scaled_B) + EPSILON
     return torch.where(centred_B == 0, 0.0, centred_B / std_B)
 
 
 def std_by_group(values_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return `nanstd` of the values with one number in `group_B`, (B,): with Bessel's correction, else NaN.
+    """Return `nanstd` (with Bessel's correction) of each row's group, (B,); NaN for a group of one.
 
-    Its factor N / (N - 1), a quotient of two counts, is float32.
+    The Bessel factor N / (N - 1) is rounded to float32.
     """
 
     def nanstd(row_N: Tensor) -> Tensor:
@@ -287,8 +286,8 @@ def reward_metrics(
 ) -> dict[str, float]:
     """Return what a generation batch logs of its rewards: parts, their weighted sum, and rows without variance.
 
-    `normalized_B`: the sum that the advantages come from (`rewards_B` but for `normalize_then_sum`). With `scale` batch
-    the share of rows without variance looks at the whole batch and is 0 or 1.
+    `normalized_B`: the sum that advantages are made of; only with `normalize_then_sum` not `rewards_B`. With `scale`
+    batch, the share of rows without variance is 0 or 1 for the whole batch.
     """
     batch_B = torch.zeros_like(group_B)
     named = {f"rewards/{name}/": part_B for name, part_B in parts.items()} | {"reward": rewards_B}

@@ -1,4 +1,4 @@
-"""TRL 1.16.0: the fields of `GRPOConfig` that decide the loss, and what they are on our axes. Imports no torch."""
+"""TRL 1.16.0: the fields of `GRPOConfig` that decide the loss, and their values in our settings. Imports no torch."""
 
 from __future__ import annotations
 

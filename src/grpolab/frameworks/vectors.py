@@ -1,7 +1,7 @@
-"""Files of vectors: what a framework's own functions returned, one variant of their options a file.
+"""Files of vectors, the recorded outputs of a framework's own functions: one file for each variant of their options.
 
-The format is in tests/vectors/README.md. Whoever made a file may mean harm: an archive is unpacked in memory alone, as
-a stream, and no further than its bounds; what a member is called, links to or says of its length decides nothing.
+The format is in tests/vectors/README.md. Files are not trusted: an archive is unpacked in memory only, as a stream, and
+up to a bound; a member's name, links and stated length decide nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FrameworkVariant:
 def read_variants(path: Path) -> Iterator[FrameworkVariant]:
     """Read the variants of an archive, a folder or one JSON file, in order of their names.
 
-    Raises RequestError if nothing is there, a file is not in the format, or there is more than can be.
+    Raises RequestError if nothing is there, a file has another format, or the files are too large.
     """
     texts = read_texts(path)
     for name in sorted(texts):

@@ -1,9 +1,8 @@
 """verl 1dda039b (2026-08-22, v0.8.0+337): `verl/trainer/ppo/core_algos.py` and `verl/workers/utils/losses.py`.
 
-Its own way: gspo, sapo and geo_mean average their loss by sequences whatever `loss_agg_mode` says, which KL and
-entropy follow; the ratio of gspo is at most e^10; geo_mean takes the geometric mean of a sequence's sampler weights;
-padding is masked only where it is added up; the loss of a batch without tokens is NaN. The options are in
-`verl_options.py`, `rollout_correction` is in `verl_correction.py`.
+Its own way: gspo, sapo and geo_mean average their loss by sequences, and `loss_agg_mode` only affects KL and entropy;
+the ratio of gspo is at most e^10; geo_mean takes the geometric mean of a sequence's sampler weights; padding is masked
+only in sums; the loss of a batch without tokens is NaN. See also `verl_options.py` and `verl_correction.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 
 def aggregate(objective: Objective, inputs: LossInputs, values: Tensor) -> Tensor:
-    """Average as `agg_loss`: by tokens it takes the values of tokens, by sequences it multiplies the others by 0."""
+    """Average as `agg_loss` does: token means select the tokens, sequence means multiply padding by 0."""
     name, mask_BT, totals = objective.aggregation, inputs.mask_BT, inputs.totals
     if name == "token_mean_minibatch":
         return torch.where(mask_BT, values, 0.0).sum() / torch.tensor(totals.tokens)
@@ -65,7 +64,7 @@ def aggregate(objective: Objective, inputs: LossInputs, values: Tensor) -> Tenso
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
-    """Add the KL, which is averaged by `loss_agg_mode` also where the loss is not."""
+    """Add the KL, averaged by `loss_agg_mode` even if the policy loss is not."""
     mask_BT, names = inputs.mask_BT, (objective.aggregation, loss_aggregation(objective))
     of_kl, of_loss = (resolve(AGGREGATIONS[name])(mask_BT.to(kl_ref_BT.dtype), inputs.totals) for name in names)
     return per_token + objective.beta * torch.where(mask_BT, of_kl / of_loss, 0.0) * kl_ref_BT
@@ -98,7 +97,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 
 def find_clipped_tokens(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
-    """Return the tokens that each loss mode counts under the names of the dual clip, as masks."""
+    """Return masks of the tokens that a loss mode reports as clipped, under the names of the dual clip's metrics."""
     parts, A = loss.surrogate, inputs.advantages
     counted: tuple[Tensor, ...] = ()
     match objective.kernel:
@@ -123,14 +122,14 @@ def find_clipped_tokens(objective: Objective, inputs: LossInputs, loss: Loss) ->
 
 
 def count_totals(mask_BT: Tensor, counts: Options) -> Totals:
-    """Return what `agg_loss` divides by: counts of the global batch, or this one's tokens and nonempty sequences."""
+    """Return `agg_loss`'s denominators: counts of the global batch, or this batch's tokens and nonempty sequences."""
     here = Totals.of(mask_BT, counts.get("loss_scale_factor"))
     sequences = counts.get("global_batch_size", here.nonempty_sequences)
     return replace(here, tokens=counts.get("batch_num_tokens", here.tokens), sequences=sequences)
 
 
 def scale_loss(replayed: Replayed, factor: float) -> Replayed:
-    """Return the loss for a trainer that averages gradients over `dp_size` ranks."""
+    """Multiply the loss, as verl does by `dp_size` because its trainer averages gradients over the ranks."""
     assert replayed.loss is not None
     return replace(replayed, loss=replayed.loss * factor, scale=replayed.scale * factor)
 
@@ -140,7 +139,7 @@ def translate_mode(options: Options, mode: str) -> Objective:
 
 
 def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
-    """Replay `compute_policy_loss_<mode>`; with `rollout_is_weights`, by sampler log-probs that have them."""
+    """Replay `compute_policy_loss_<mode>`; given `rollout_is_weights` become sampler log-probs with these weights."""
     counts = options.get("global_batch_info") or {}
     if mode == "geo_mean":  # torch.mean over all rows
         counts = {"global_batch_size": len(inputs["mask"])}
@@ -156,7 +155,7 @@ def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
 
 @torch.no_grad()
 def draw_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tensor:
-    """Return noise that is smallest at the tokens that verl draws, the first of a permutation of the eligible."""
+    """Return noise that is smallest at the tokens that verl draws: the first of a permutation of all candidates."""
     all_tokens = objective.but(kernel_options={objective.kernel: {**objective.options, "share": 1.0}})
     noise_BT = torch.zeros_like(inputs.log_probs_BT)
     eligible_BT = policy_loss(all_tokens, replace(inputs, noise_BT=noise_BT), FRAMEWORK).surrogate.dropped
@@ -184,7 +183,7 @@ def replay_bypass_mode(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_ppo_loss(options: Options, inputs: Inputs) -> Replayed:
-    """Replay policy loss, entropy bonus and KL; the global batch is this one, empty rows included."""
+    """Replay policy loss, entropy bonus and KL; this batch, empty rows included, is the global batch."""
     counts = count_totals(inputs["mask"], {"global_batch_size": len(inputs["mask"])})
     return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs, totals=counts))
 
@@ -210,7 +209,7 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 
 def pack_advantages(advantages_BT: Tensor, returns_BT: Tensor | None = None) -> Replayed:
-    """Return advantages, and what the function returns second: the same if it has no returns."""
+    """Return both outputs of verl's function: advantages, and returns, which equal them unless given."""
     returns_BT = advantages_BT if returns_BT is None else returns_BT
     return Replayed(tensors={"advantages": advantages_BT, "returns": returns_BT})
 
@@ -220,8 +219,8 @@ def replay_outcome(
 ) -> Replayed:
     """Replay one advantage per completion; `scale` None: the group's std if `norm_adv_by_std_in_grpo`.
 
-    Equal rewards have exactly 0 here, and in verl what rounding leaves of them, divided by as little as epsilon.
-    `lone_reward`: a completion without a group keeps its reward.
+    For equal rewards it is exactly 0 here; in verl it is a rounding error, divided by as little as epsilon.
+    `lone_reward`: the only completion of a group keeps its reward.
     """
     scale = scale or ("group" if options.get("norm_adv_by_std_in_grpo", True) else "none")
     epsilon, by_token_BT = options.get("epsilon", 1e-6), inputs.get("token_level_rewards")
@@ -251,7 +250,7 @@ def replay_reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_remax(options: Options, inputs: Inputs) -> Replayed:
-    """Replay the return less the baseline; outside the mask there is no baseline, and the return stays."""
+    """Replay the return minus the baseline; outside the mask no baseline is subtracted."""
     mask_BT, everywhere_BT = inputs["mask"], torch.ones_like(inputs["mask"])
     returns_BT = shared.sum_discounted_rewards(inputs["token_level_rewards"] * mask_BT, everywhere_BT, 1.0)
     baseline = inputs.get("reward_baselines")
@@ -270,7 +269,7 @@ def replay_gae(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
-    """Replay GRPO with the group's mean and std in float32, each added up in the order of the rows."""
+    """Replay GRPO with the group's mean and std in float32, summed in the order of the rows."""
     rewards_B = inputs["token_level_rewards"].sum(1)
     _, group_B, sizes_P = torch.as_tensor(inputs["group_ids"]).unique(return_inverse=True, return_counts=True)
 

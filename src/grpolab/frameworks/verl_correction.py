@@ -61,7 +61,7 @@ def mismatch_metrics(
 
 
 def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> dict[str, float]:
-    """Return `compute_is_metrics`. A rule that truncates has no lower bound; 1 / the upper one stands for it here.
+    """Return `compute_is_metrics`. A rule that truncates has no lower bound; these metrics use 1 / the upper one.
 
     Raises ValueError if there is no token.
     """

@@ -1,4 +1,4 @@
-"""verl 1dda039b (2026-08-22): the options that decide its loss, and what they are on our axes. Imports no torch."""
+"""verl 1dda039b (2026-08-22): the options that decide its loss, and their values in our settings. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOSS: dict[str, Any] = {
     "rollout_correction": {"rollout_is": None, "rollout_is_threshold": 2.0, "loss_type": "ppo_clip"},
 }  # fmt: skip
 
-# loss_mode -> kernel; bypass_mode's `loss_type` -> the mode that it is.
+# loss_mode -> kernel; bypass_mode's `loss_type` -> the equivalent mode.
 KERNEL = {
     "vanilla": "clipped", "gspo": "clipped", "sapo": "sapo", "cispo": "cispo", "geo_mean": "gmpo",
     "gpg": "policy_gradient", **{name: name for name in ("clip_cov", "kl_cov", "dro", "dppo_tv", "dppo_kl")},

@@ -44,7 +44,7 @@ class Prompts:
     """Prompt tokens, padded on the left."""
 
     tokens_PL: Tensor
-    mask_PL: Tensor | None  # bool; None where no prompt is padded
+    mask_PL: Tensor | None  # bool; None if no prompt is padded
 
     def select(self, index_P: Tensor) -> Prompts:
         """Return some of the prompts."""
@@ -158,7 +158,7 @@ class TrainingBatch:
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def with_old(self, log_probs_BT: Tensor, entropy_BT: Tensor) -> TrainingBatch:
-        """Fill in old log-probs and entropies where they are not known yet."""
+        """Fill in old log-probs and entropies unless they are known already."""
         old_BT, old_entropy_BT = self.old_log_probs_BT, self.old_entropy_BT
         return replace(
             self,
@@ -183,7 +183,7 @@ class TrainingBatch:
         return self.trees[0] if len(self.trees) == 1 else None
 
     def with_trees(self, size: int, break_even: float | None) -> TrainingBatch:
-        """Add the prefix trees of micro-batches of `size` rows; none where `break_even` is None."""
+        """Add the prefix trees of micro-batches of `size` rows; add none if `break_even` is None."""
         if len(self.trees) * size == len(self):
             return self
         return replace(self, trees=tuple(piece._make_tree(break_even) for piece in self.split(size)))

@@ -82,7 +82,7 @@ def _load_pretrained(settings: PretrainedModel) -> tuple[PreTrainedModel, PreTra
 
 
 def load_tokenizer(settings: PretrainedModel) -> PreTrainedTokenizerBase:
-    """Load a pretrained model's tokenizer. Raises RequestError where it cannot be loaded or has no end token."""
+    """Load a pretrained model's tokenizer. Raises RequestError if it cannot be loaded or has no end token."""
     options = {"revision": settings.revision, "trust_remote_code": False}
     with _explain_failure(settings):
         tokenizer = transformers.AutoTokenizer.from_pretrained(settings.path, **options)

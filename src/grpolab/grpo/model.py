@@ -110,7 +110,7 @@ class Policy:
 
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy saved parameters into the model. Raises KeyError where one is absent."""
+        """Copy saved parameters into the model. Raises KeyError if one is absent."""
         for name, parameter in self.weights().items():
             parameter.copy_(weights[name])
 

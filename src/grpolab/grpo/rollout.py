@@ -63,7 +63,7 @@ class Collector:
         parts: dict[str, Tensor] | None = None,
         baseline_B: Tensor | None = None,
     ) -> Rollout:
-        """Turn completions into a batch to learn from; score them where there are no reward parts yet."""
+        """Turn completions into a batch to learn from; score them unless `parts` are given."""
         settings, group = self.settings, self.settings.num_generations
         texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
         examples_B = [example for example in self.prompts(step) for _ in range(group)]
@@ -104,7 +104,7 @@ class Collector:
         return total_reward(parts, settings.reward.weights).repeat_interleave(settings.num_generations)
 
     def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], baseline_B: Tensor | None) -> Tensor:
-        """Return each completion's advantage, (B,); 0 where it has no reward."""
+        """Return each completion's advantage, (B,); 0 if it has no reward."""
         settings, group_B = self.settings, batch.prompt_of_B.cpu()
         rewards_B = batch.rewards_B.cpu()
         if settings.scale_reward_parts:
@@ -123,7 +123,7 @@ class Collector:
         return torch.where(known_B, values_B, 0.0).to(batch.rewards_B.device)
 
     def _sampled_kl(self, batch: TrainingBatch) -> Tensor:
-        """Return beta times each sequence's summed KL of sampled tokens, (B,) on CPU; 0 where the KL is in the loss."""
+        """Return beta times each sequence's summed KL of sampled tokens, (B,) on CPU; 0 if the KL is in the loss."""
         settings = self.settings
         if settings.kl_placement == "loss" or batch.reference_log_probs_BT is None:
             return torch.zeros(len(batch))
@@ -153,7 +153,7 @@ class Collector:
 
 
 def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
-    """Return the weighted sum of the parts, (B,), NaN where all are NaN. Raises RequestError for an unknown part."""
+    """Return the weighted sum of the parts, (B,), NaN if all are NaN. Raises RequestError for an unknown part."""
     check_parts(weights, parts)
     return weighted_sum(parts, weights)
 

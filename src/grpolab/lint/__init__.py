@@ -1,1 +1,1 @@
-"""The linter: traps in a configuration, found before it trains."""
+"""The linter finds traps in a configuration before it trains."""

@@ -43,17 +43,17 @@ FILE_RULES: dict[str, Rules] = {
     },
 }
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
-# Options that change the sampler, but not the log-probs that training takes for the sampler's -> where they are off.
+# Options that change the sampler, but not the log-probs that training uses for the sampler -> the value for off.
 TRUNCATES = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
-# Where language models are usually trained with GRPO: TRL's, verl's and most papers' 1e-6; LoRA takes ten times that.
-USUAL_RATE, HIGH, LOW = 1e-6, 20, 1 / 50  # and the factors from which on a rate is worth a warning
-NARROW = 0.01  # a clip range as GSPO's, which rounding in bfloat16 reaches
+# The usual learning rate of GRPO on language models, as in TRL, verl and most papers; LoRA takes ten times that.
+USUAL_RATE, HIGH, LOW = 1e-6, 20, 1 / 50  # HIGH and LOW: factors on it beyond which a rate gets a warning
+NARROW = 0.01  # a clip range as narrow as GSPO's, which rounding in bfloat16 alone can exceed
 
 
 def check_config(framework: str, config: Imported, default: Imported, written: Mapping[str, Any]) -> list[LintFinding]:
-    """Return what the rules find in another framework's config: in its options, in the run they mean, in its file.
+    """Return the findings in another framework's config: in its options, in the run that they describe, in its file.
 
-    A finding that the framework's `default` config has too, with this one's KL, is only a note.
+    A finding that the framework's `default` config, with this one's KL, has as well is only a note.
     """
     usual = default[0], default[1].model_copy(update={"beta": config[1].beta})
     everybody = {finding.rule for finding in _check_imported(framework, usual)}

@@ -127,12 +127,12 @@ def dropout_of(model: str) -> str:
 
 
 def clips_ratios(run: RunSettings) -> bool:
-    """Return whether a clip range bounds the ratio, and the ratio can leave 1."""
+    """Return True if a clip range bounds the ratio, and the ratio can differ from 1."""
     return SURROGATES[run.kernel].bounds_the_ratio and not run.ratio_is_one
 
 
 def _check_clip(run: RunSettings) -> Sentences:
-    """Check that the clip range acts, and acts where it is meant to."""
+    """Check that the clip range can act, and fits the size of the ratios."""
     sentences, low, high, cap = Sentences(), run.epsilon, run.epsilon_above, absolute_cap(run)
     level, length = run.importance_sampling_level, run.max_completion_length
     if cap is not None and cap < 1:
@@ -188,7 +188,7 @@ def _check_lengths(run: RunSettings) -> Sentences:
 
 
 def _check_kl_clamp(run: RunSettings) -> Sentences:
-    """Check that the KL still has a gradient where the policy has drifted far."""
+    """Check that the KL still has a gradient when the policy has drifted far from the reference."""
     ends: dict[str, tuple[float, float]] = {}  # clamp -> log(reference / policy) where the gradient ends: above, below
     if (most := run.kl_input_clamp) is not None:
         ends[f"kl_input_clamp={most:g}"] = (most, -most)

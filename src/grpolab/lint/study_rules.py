@@ -30,10 +30,10 @@ STUDY_RULES: Rules = {
     "no-look-yet": ("note", "seeds"),
     "too-few-evaluations": ("note", "evaluation.every"),
 }
-LEAST_EVALUATIONS = 10  # of a run whose score is claimed: the score is the mean of their last quarter
-# A claim about one of these knows that steps differ in size.
+LEAST_EVALUATIONS = 10  # of a run with a claim about its score, which is the mean of their last quarter
+# A claim about one of these metrics is about step size, so arms may differ in it.
 STEP_SIZES = {"weights/step_norm", "grad_norm", "grad_norm_p50", "grad_norm_p99", "grad_norm_max"}
-# Aggregations whose gradient is a mean's times something.
+# Aggregations whose gradient is that of a mean times a factor -> the factor.
 SCALES = {
     "sequence_sum": "the length of a completion",
     "sequence_sum_nonempty": "the length of a completion",
@@ -41,12 +41,12 @@ SCALES = {
     "token_sum_constant": "the mean length over max_completion_length",
     "token_sum_length": "the tokens of a minibatch over max_completion_length",
 }
-Pair = tuple[str, str, str]  # two arms, and the facet in which they are one function
+Pair = tuple[str, str, str]  # two arms, and the facet in which they compute the same function
 Facet = tuple[dict[str, str], dict[str, RunSettings]]  # levels of the other factors, and the arms at these levels
 
 
 def check_plans(plans: Sequence[Plan]) -> list[LintFinding]:
-    """Return what the rules find in studies and variants. A finding about a key that the study varies is a note."""
+    """Return the findings in studies and variants. A finding about a key that the study varies is only a note."""
     studies = [plan for plan in plans if isinstance(plan.study, Study)]
     findings = []
     for plan in studies:
@@ -99,7 +99,7 @@ def check_study(plan: Plan) -> list[LintFinding]:
 
 
 def _find_equal_arms(study: Study, facets: Sequence[Facet], table: Sequence[Equality]) -> dict[Pair, str]:
-    """Return the reasons why two arms are one function, without pairs that the study declares equal."""
+    """Return the reason for each pair of arms that compute the same function, except pairs that the study declares."""
     claimed = [claim.arms for claim in study.hypotheses if claim.direction == "equal"]
     declared = [set(pair) for pair in [*study.placebo, *claimed]]
     pairs = {}
@@ -124,7 +124,7 @@ def _say_pairs(pairs: dict[Pair, str], n_facets: int) -> Iterator[str]:
 
 
 def _find_claims_about_equals(study: Study, facets: Sequence[Facet]) -> Iterator[str]:
-    """Find hypotheses about two arms that are the same function in every facet that they cover."""
+    """Find hypotheses whose two arms compute the same function in every facet that the hypothesis covers."""
     for claim in study.hypotheses:
         covered = [arms for levels, arms in facets if claim.where.items() <= levels.items()]
         for of, minus in pairwise(claim.arms) if claim.direction != "equal" else ():
@@ -183,7 +183,7 @@ def _find_unequal_data(facets: Sequence[Facet]) -> Iterator[str]:
 
 
 def _find_misused_seeds(study: Study, seeds: set[int]) -> Iterator[str]:
-    """Find seeds that are not for what they are used for: exploring, choosing regimes, tuning or confirming."""
+    """Find seeds outside the range reserved for their use: exploring, choosing regimes, tuning or confirming."""
     choose, tune = range(REGIME_SEEDS, TUNING_SEEDS), range(TUNING_SEEDS, CONFIRMATION_SEEDS)
     allowed = f"a study's are below {REGIME_SEEDS} or from {CONFIRMATION_SEEDS} on"
     if study.name == REGIMES:

@@ -1,1 +1,1 @@
-"""Other people's configs and scripts, read without running anything, as settings of ours."""
+"""Read other frameworks' configs, scripts and logs into our settings and metrics, without running anything."""

@@ -1,6 +1,6 @@
 """Read another framework's config into our settings, and write our settings as one.
 
-There is one mapping, that of the import. An export is read back, and printed only where the same function returns.
+Only the import is a mapping. An export is checked by importing it again, and printed only if the same function returns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from grpolab.settings.run import RunSettings
 Compose: TypeAlias = Callable[[list[str]], RunSettings]  # the run that some overrides ask for
 
 READERS = {"trl": trl, "verl": verl}
-# What a framework's config says of a run besides the objective: how it samples, reuses and steps.
+# Settings besides the objective that a framework's config has: of sampling, batch reuse and the optimiser.
 # fmt: off
 OF_THE_RUN = {
     "micro_batch_size", "num_generations", "max_completion_length", "temperature", "staleness", "num_iterations",
@@ -29,7 +29,7 @@ OF_THE_RUN = {
 }
 # fmt: on
 EXCHANGED = (ObjectiveSettings.model_fields.keys() | OF_THE_RUN) - {"framework"}
-# Guards that a run does not meet: an export names a difference, and is not refused for it.
+# Guards that hardly act: an export reports a difference in them, and is not refused for it.
 GUARDS = {"log_ratio_clamp", "scale_epsilon", "adam_epsilon"}
 
 
@@ -54,7 +54,7 @@ class Exported:
 
 
 def read(name: str, path: str) -> Given:
-    """Return what a file gives of a framework's config. Raises RequestError where it holds none."""
+    """Return a framework's options in a file. Raises RequestError if the file has none."""
     given: Given = READERS[name].read(load_config(path))
     return given
 
@@ -91,7 +91,7 @@ def _override(value: Any) -> str:
 
 
 def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
-    """Write our settings as that framework's options. Raises RequestError with the reasons where it has no such run."""
+    """Write our settings as that framework's options. Raises RequestError with reasons if it cannot do such a run."""
     reader, wanted = READERS[name], _function(settings)
     reasons: list[str] = []
     for options in reader.propose_options(settings):

@@ -1,4 +1,4 @@
-"""A config file, what it gives of a framework's options, and the checks that every framework's options go through."""
+"""A config file, the framework's options that it gives, and the checks that all frameworks' options go through."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TYPES: dict[type, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A file's text, and what its suffix says it is; a notebook is the Python of its cells."""
+    """A file's text and its kind, by its suffix; a notebook's text is the Python of its cells."""
 
     path: str
     kind: str
@@ -66,7 +66,7 @@ class Given:
 
 
 def load_config(path: str) -> ConfigFile:
-    """Return a config file. Raises RequestError where it cannot be read, is too large, or its suffix is unknown."""
+    """Return a config file. Raises RequestError if it cannot be read, is too large, or has an unknown suffix."""
     suffix = Path(path).suffix
     if (kind := KINDS.get(suffix)) is None:
         raise RequestError(f"{path}: the format of *{suffix} is unknown: name it {', '.join(KINDS)}")
@@ -82,18 +82,18 @@ def load_config(path: str) -> ConfigFile:
 
 
 def describe_other(keys: Collection[str]) -> str:
-    """Return what a file is that has none of the keys that were looked for; empty where that is not known."""
+    """Say what else a file without the wanted keys is, by the keys that it has; '' if that is not known."""
     return next((f"it is {what}" for key, what in OTHERS.items() if key in keys), "")
 
 
 def shorten(value: Any) -> str:
-    """Return a value's text, cut to a length that a sentence bears."""
+    """Return a value's text, cut to a length that fits into a sentence."""
     text = " ".join(str(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def refuse_wrong_counts(framework: str, options: Mapping[str, Any], names: Collection[str]) -> None:
-    """Raise RequestError with a sentence for each of these that is no whole number from 1 on."""
+    """Raise RequestError with a sentence for each named option that is not a whole number of at least 1."""
     wrong = [name for name in names if type(options[name]) is not int or options[name] < 1]
     if wrong:
         raise RequestError(
@@ -102,7 +102,7 @@ def refuse_wrong_counts(framework: str, options: Mapping[str, Any], names: Colle
 
 
 def refuse_wrong_types(framework: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Raise RequestError with a sentence for each value that is not of its default's type; null stands for any."""
+    """Raise RequestError with a sentence for each value of another type than its default; null is always allowed."""
     wrong = [
         f"{framework}: {name}={options[name]} is not allowed: it must be {TYPES[type(default)][1]}"
         for name, default in defaults.items()

@@ -24,7 +24,7 @@ NO_LOGS = {
     *("trainer_state.json", "timing.jsonl", "wandb-summary.json", "wandb-metadata.json", "requirements.txt"),
 }
 MOST_FILES = 50_000  # with folders
-# Keys of a config that say where, when and how often, and so make no arm.
+# Config keys about places, times and logging, whose differences make no arm.
 PLACES = re.compile(
     r"(^|[._])(_wandb|hub_.*|wandb_.*|run_?(name|id)?|.*name_?dir|(output|log|logging|save|local|cache|default|ckpt|"
     r"checkpoint|rollout_data|validation_data)_?(local_)?(dir|path|file)|experiment_name|project(_name)?|group_name|"
@@ -41,13 +41,13 @@ class FoundLog:
     name: str  # of the run
     folder: str  # that was asked for
     path: Path
-    config: Mapping[str, Any]  # beside the log, dotted; empty where there is none
+    config: Mapping[str, Any]  # beside the log, dotted; empty if there is none
 
 
 def find_logs(folder: str) -> Iterator[FoundLog]:
-    """Yield the logs in a folder, or the one that a file is; of a trainer's checkpoints the last one's.
+    """Yield the logs in a folder, or the one log that a file is; of several checkpoints only the last one's log.
 
-    Raises RequestError where it is not there, or holds too many files to look through.
+    Raises RequestError if it does not exist, or holds too many files to search.
     """
     root = Path(folder)
     if not root.exists():
@@ -82,13 +82,13 @@ def _is_checkpoint(state: Path) -> bool:
 
 
 def _step_of_checkpoint(state: Path) -> float:
-    """Return the step of a trainer_state.json; the one beside the checkpoints is the last."""
+    """Return the step of a trainer_state.json; infinity for the one beside the checkpoints, which is the last."""
     step = state.parent.name.removeprefix("checkpoint-")
     return float(step) if step.isdecimal() and _is_checkpoint(state) else np.inf
 
 
 def _config_of(log: Path, root: Path, is_alone: bool = True) -> dict[str, Any]:
-    """Return the config under a log's name, or under a usual one where the log is alone; a model's does not count."""
+    """Return the config with the log's name or, if the log is alone, with a usual name; a model's does not count."""
     folder = log.parent.parent if _is_checkpoint(log) else log.parent
     names = [f"{log.stem}{end}" for end in (".yaml", ".yml", ".json") if end != log.suffix]
     for name in [*names, *(CONFIGS if is_alone and not root.is_file() else ())]:
@@ -132,7 +132,7 @@ def group_runs(
 
 
 def _choose_arms(runs: Sequence[FoundLog], folders_of_arms: Mapping[str, Sequence[str]]) -> tuple[list[str], str]:
-    """Return the arm of each run, and what decided it."""
+    """Return the arm of each run, and a sentence about what decided it."""
     if folders_of_arms:
         arm_of = {folder: arm for arm, folders in folders_of_arms.items() for folder in folders}
         return [arm_of[run.folder] for run in runs], "as told by --arm"
@@ -151,7 +151,7 @@ def _choose_arms(runs: Sequence[FoundLog], folders_of_arms: Mapping[str, Sequenc
 
 
 def _name_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return `beta=0.04, epsilon=0.2` of what differs for each config; nothing where all are the same."""
+    """Return for each config the values that differ, as `beta=0.04, epsilon=0.2`; nothing if all are equal."""
     keys = sorted({key for config in configs for key in config if not PLACES.search(key) and not SEED.search(key)})
     differ = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
     last = {key: key.rpartition(".")[2] for key in differ}
@@ -162,7 +162,7 @@ def _name_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _seed_of(run: FoundLog) -> int | None:
-    """Return the seed that a run's config says, or its name; None where neither does."""
+    """Return the seed in a run's config or, failing that, in its name; None if neither has one."""
     for key in sorted((key for key in run.config if SEED.search(key)), key=len):
         if str(run.config[key]).isdecimal():
             return int(run.config[key])

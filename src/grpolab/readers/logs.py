@@ -1,6 +1,6 @@
-"""Read the log of a run of another framework: a file, or rows of a tracker, under the names of metrics here.
+"""Read the log of another framework's run, a file or rows of a tracker, into our metrics.
 
-A file is read in pieces and only the known numbers are kept, so a large file costs time and no memory. Formats:
+A file is read in pieces and only known metrics are kept, so a large file costs time but no memory. Formats:
 
 - JSON: `log_history` of a trainer_state.json, or a list of rows (an export of W&B or trackio)
 - .csv and .tsv: one row a step, under the names of a framework, perhaps behind `train/` or a run's name
@@ -40,7 +40,7 @@ NAMES = LOG_NAMES | {
     "grpolab": {name: name for name, metric in METRICS.items() if metric.kind in ("update", "rollout")}
 }
 STEPS = ("step", "training/global_step", "global_step", "global_step/max_steps", "system/global_step", "_step", "Step")
-RATES = ("learning_rate", "actor/lr")  # a printed config has one too, so a rate alone makes no row
+RATES = ("learning_rate", "actor/lr")  # a printed config has these too, so a rate alone makes no row
 _ACTOR = "actor_rollout_ref.actor."
 # Framework -> option in a printed config -> ours.
 SETTINGS = {
@@ -84,9 +84,9 @@ class RunLog:
 
 
 def read_log(framework: str | None, path: Path) -> RunLog:
-    """Return what a log file says; None as framework: the one that most of its names belong to.
+    """Return the numbers in a log file. `framework` None: the one that most metric names fit.
 
-    Raises RequestError where the file cannot be read, or holds no known metric.
+    Raises RequestError if the file cannot be read, or holds no known metric.
     """
     collected = _Collector()
     try:
@@ -113,7 +113,7 @@ def read_log(framework: str | None, path: Path) -> RunLog:
 
 
 def read_rows(run: str, rows: Iterable[LoggedRow]) -> RunLog:
-    """Return what the rows of a tracked run say. Raises RequestError where they hold no known metric."""
+    """Return the numbers in a tracked run's rows. Raises RequestError if they hold no known metric."""
     collected = _Collector()
     collected.add(rows)
     return collected.as_log(None, run)
@@ -145,7 +145,7 @@ class _Collector:
         self.damaged = 0  # rows that could not be read
 
     def add(self, rows: Iterable[LoggedRow]) -> None:
-        """Keep the known numbers of the rows that say something of training."""
+        """Keep the known numbers of the rows that are about training."""
         for row in rows:
             numbers = {}
             for name, written in row.items():
@@ -155,7 +155,7 @@ class _Collector:
                 self.rows.append(numbers)
 
     def as_log(self, framework: str | None, run: str) -> RunLog:
-        """Return the rows under our names. Raises RequestError where none of the framework's names is known."""
+        """Return the rows under our names. Raises RequestError if no name is one of the framework's."""
         written = pd.DataFrame(self.rows, dtype=np.float64)
         odd = [(at, name) for at, row in enumerate(self.rows) for name in row if not math.isfinite(row[name])]
         columns = written.where(np.isfinite(written))
@@ -234,7 +234,7 @@ def _first(columns: pd.DataFrame, names: Iterable[str]) -> pd.Series:
 
 
 def _positions(framework: str, columns: pd.DataFrame) -> pd.DataFrame:
-    """Return `rollout_step`; `iteration` and `minibatch` too where a row is one step and fresh batches are marked."""
+    """Return `rollout_step`; also `iteration` and `minibatch`, if a row is one step and fresh batches are marked."""
     step, fresh = _first(columns, STEPS), columns.get(FRESH_BATCH.get(framework, ""))
     if fresh is None or not (step.diff()[1:] == 1).all() or step.isna().all() or math.isnan(fresh.iloc[0]):
         places = step.ffill().fillna(0) if columns.columns.intersection(STEPS).size else columns.index.to_series()
@@ -245,7 +245,7 @@ def _positions(framework: str, columns: pd.DataFrame) -> pd.DataFrame:
 
 
 def _settings(framework: str, config: LoggedRow) -> dict[str, Any]:
-    """Return what a printed config says of our settings."""
+    """Return those of our settings that a printed config determines."""
     settings = {
         ours: number if (number := _number(config[theirs])) is not None else config[theirs]
         for theirs, ours in SETTINGS.get(framework, {}).items()
@@ -260,7 +260,7 @@ def _settings(framework: str, config: LoggedRow) -> dict[str, Any]:
 
 
 def _document_rows(head: str, file: TextIO, collected: _Collector) -> Iterator[LoggedRow]:
-    """Yield the rows of a list in one JSON document, or the one object that it is, up to where it was cut off."""
+    """Yield the rows of a JSON document, a list or one object; of a truncated document, those before its end."""
     buffer, decoder = head, json.JSONDecoder()
     history = re.search(r'"log_history"\s*:\s*\[', buffer)
     position = history.end() if history else len(buffer) - len(buffer.lstrip())
@@ -284,13 +284,13 @@ def _document_rows(head: str, file: TextIO, collected: _Collector) -> Iterator[L
 
 
 def _flatten(row: dict[str, Any]) -> LoggedRow:
-    """Bring up the metrics one level down: verl's `data`, trackio's `metrics`."""
+    """Move nested metrics to the top level: verl's `data`, trackio's `metrics`."""
     inner = [part for part in row.values() if isinstance(part, dict)]
     return row if not inner else {name: value for part in (*inner, row) for name, value in part.items()}
 
 
 def _csv_rows(path: Path, lines: Iterable[str]) -> Iterator[LoggedRow]:
-    """Yield the rows of a table. Raises RequestError where its columns are those of several runs."""
+    """Yield the rows of a table. Raises RequestError if it has columns of several runs."""
     table = csv.DictReader(lines, delimiter="\t" if path.suffix == ".tsv" else ",", restkey="")
     names = Counter(known for name in table.fieldnames or () if (known := _known(name)) in TELLING)
     if names and (runs := max(names.values())) > 1:
@@ -300,7 +300,7 @@ def _csv_rows(path: Path, lines: Iterable[str]) -> Iterator[LoggedRow]:
 
 
 def _line_rows(file: TextIO, collected: _Collector) -> Iterator[LoggedRow]:
-    """Yield the rows among the lines of a console; a config that is printed between them is kept."""
+    """Yield the rows among the lines of a console; keep a config that is printed between them."""
     printed = _PrintedConfig()
     for line in iter(lambda: file.readline(BLOCK), ""):
         text = ANSI.sub("", line) if "\x1b" in line else line
@@ -332,7 +332,7 @@ def _object_rows(line: str, collected: _Collector) -> Iterator[LoggedRow]:
 
 
 def _flat_row(text: str) -> LoggedRow:
-    """Read a dict without dicts in it, as JSON or Python writes it, or with `nan` and `np.float64(..)`."""
+    """Read a flat dict as JSON or Python writes it, also with `nan` and `np.float64(..)`."""
     try:
         return dict(json.loads(text.replace("'", '"')))  # the fast way, for what is nearly JSON
     except (ValueError, RecursionError):
@@ -357,7 +357,7 @@ class _PrintedConfig:
         self.lines: list[str] = []
 
     def add(self, worker: str, line: str) -> dict[str, Any]:
-        """Take one more line. Return the config, dotted, where it ends there; else nothing."""
+        """Take one more line. If the config ends with it, return the config with dotted keys; else nothing."""
         if not self.lines:
             arguments = ARGUMENTS.search(line) if "GRPO" in line or "RLHF" in line else None
             if not arguments and not line.startswith("{'"):

@@ -1,6 +1,6 @@
 """Words of a command as key/value pairs: `--flags` and Hydra's overrides.
 
-A value that the file does not say, as a variable of the caller, is open: kept as its text in an `Open`.
+A value that the file does not determine, such as a variable of the script's caller, is open: an `Open` with its text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 
 
 class Open(str):
-    """The text of a value that the file does not say."""
+    """The text of a value that the file does not determine."""
 
 
 def split_open(pairs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -30,7 +30,7 @@ def split_open(pairs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]
 
 
 def find_program_end(words: Sequence[str]) -> int:
-    """Return the number of the first word behind the program, whose words are the trainer's; 0 where there is none."""
+    """Return the index of the first word after the program's name, from which on words are the trainer's; else 0."""
     for number, (left, word) in enumerate(itertools.pairwise(words), start=1):
         is_module = left in ("-m", "--module") and word not in LAUNCHERS
         if word.endswith(".py") or is_module or (left, word) in (("swift", "rlhf"), ("trl", "grpo")):
@@ -39,7 +39,7 @@ def find_program_end(words: Sequence[str]) -> int:
 
 
 def read_flags(words: Iterable[str]) -> dict[str, Any]:
-    """Return `--key value ..` and `--key=value` as YAML reads the values; of a key that is repeated the last counts."""
+    """Return `--key value ..` and `--key=value` with values as YAML reads them; the last of a repeated key counts."""
     texts: dict[str, list[str]] = {}
     name = ""
     for word in words:
@@ -54,7 +54,7 @@ def read_flags(words: Iterable[str]) -> dict[str, Any]:
 
 
 def _read_values(texts: Sequence[str]) -> Any:
-    """Return what stands behind a flag; a colon makes no mapping of it."""
+    """Return the value after a flag as YAML reads it, except that a colon makes no mapping."""
     if any(isinstance(text, Open) for text in texts):
         return Open(" ".join(texts))
     pairs = [(text, parse_value(text)) for text in texts]
@@ -79,7 +79,7 @@ def read_overrides(words: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def follow_reference(text: Any, named: Mapping[str, Any]) -> Any:
-    """Return what a reference `${a.b}` to another key of the file stands for, or itself where it is none."""
+    """Return the value to which a reference `${a.b}` leads; any other text is returned unchanged."""
     for _ in range(FOLLOWED):
         match = REFERENCE.fullmatch(text) if isinstance(text, str) and not isinstance(text, Open) else None
         if match is None or (match[1] not in named and match[2] is None):

@@ -1,8 +1,8 @@
 """Read the calls of a class in a Python file or notebook as keyword/value pairs. Nothing is run or imported.
 
-A value is known where the file writes it: a constant, arithmetic on constants, a list, a dict, the default of an option
-of its command line or of a field of its classes, a name to which no part of the file gives another value. Everything
-else is open, and so is what any part of the file sets later under the same key.
+A value is known if the file states it: a constant, arithmetic on constants, a list, a dict, the default of an option of
+its command line or of a field of its classes, or a name that has only one such value. All others are open (unknown, as
+`pairs.Open`), also those that any part of the file sets later under the same key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from grpolab.readers.pairs import Open
 
-MOST_STEPS = 200_000  # of the evaluation of one file
+MOST_STEPS = 200_000  # of evaluation, for one file
 LARGEST = 1e15  # of a number
 # fmt: off
 OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
@@ -26,11 +26,11 @@ OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 # fmt: on
 NUMBERS: dict[str, Callable[[Any], Any]] = {"float": float, "int": int}
 CHANGES = ("update", "pop", "clear", "setdefault", "popitem")
-Values = dict[str, list[ast.expr | None]]  # all that a file gives a name; None for what is no expression of its own
+Values = dict[str, list[ast.expr | None]]  # all values of a name; None for one without an expression (a loop's)
 
 
 def parse_python(text: str) -> ast.Module | None:
-    """Return a file's Python, without a notebook's lines for IPython; None where it is none."""
+    """Parse a file as Python, without a notebook's IPython lines; None if it is not Python."""
     text = text.replace("\x00", "")
     for whole in (text, re.sub(r"^[ \t]*[!%].*$", "", text, flags=re.MULTILINE)):
         try:
@@ -41,7 +41,7 @@ def parse_python(text: str) -> ast.Module | None:
 
 
 def calculate(text: str) -> float | None:
-    """Return what an arithmetic expression of plain numbers is; None where it is none."""
+    """Return the value of an arithmetic expression of plain numbers; None for anything else."""
     match parse_python(text.strip()):
         case ast.Module(body=[ast.Expr(value=node)]):
             value = Source(ast.Module([], [])).evaluate(node)
@@ -57,7 +57,7 @@ def last_name(node: ast.AST | None) -> str:
 
 
 class Source:
-    """The calls and classes of a file, and what its expressions are."""
+    """The calls and classes of a file, and the values of its expressions."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.assigned: Values = defaultdict(list)  # by name, in whatever function it stands
@@ -103,7 +103,7 @@ class Source:
             self._add_parameters(function, is_alone=times[function.name] == 1)
 
     def _change(self, target: ast.expr, source: str) -> None:
-        """Note that an item or attribute is set."""
+        """Record that an item or attribute is set."""
         match target:
             case ast.Attribute(value=owner, attr=key) | ast.Subscript(value=owner, slice=ast.Constant(value=key)):
                 self.changes.append((last_name(owner), str(key), source))
@@ -111,7 +111,7 @@ class Source:
                 self.changes.append((last_name(owner), None, source))
 
     def _add_option(self, call: ast.Call) -> None:
-        """Note the default of an option of the command line; one without is open."""
+        """Record the default of a command-line option; without a default, its value is open."""
         told = {keyword.arg: keyword.value for keyword in call.keywords}
         action = getattr(told.get("action"), "value", "")
         implied = ast.Constant(action == "store_false") if action in ("store_true", "store_false") else None
@@ -119,7 +119,7 @@ class Source:
             self.options[name.lstrip("-").replace("-", "_")].append(told.get("default", implied))
 
     def _add_parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef, is_alone: bool) -> None:
-        """Give a function's parameters what its calls pass, or their defaults; open where others share its name."""
+        """Record the values of a function's parameters, from its calls and defaults; open if others share its name."""
         arguments = function.args
         places = [each for each in [*arguments.posonlyargs, *arguments.args] if each.arg not in ("self", "cls")]
         defaults = {**dict(zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))}
@@ -137,7 +137,7 @@ class Source:
     # Values.
 
     def evaluate(self, node: ast.expr | None) -> Any:
-        """Return what an expression is; open where the file alone does not say it."""
+        """Return an expression's value; open if the file alone does not determine it."""
         self.steps += 1
         value: Any = Open()
         if node is not None and self.steps < MOST_STEPS:
@@ -150,7 +150,7 @@ class Source:
         return value if not isinstance(value, Open) else Open(ast.unparse(node) if node else "what is set later")
 
     def evaluate_all(self, nodes: Iterable[ast.expr | None]) -> Any:
-        """Return what all of some expressions are; open where they differ."""
+        """Return the common value of some expressions; open if they differ."""
         values = [self.evaluate(node) for node in nodes]
         return values[0] if values and all(value == values[0] for value in values) else Open()
 
@@ -191,7 +191,7 @@ class Source:
         return Open()
 
     def _find_defaults(self, owner: ast.expr, key: str) -> list[ast.expr | None]:
-        """Return what an attribute is of the parsed command line, or of a class of the file as it stands there."""
+        """Return the defaults of an attribute of the parsed command line, or of a class of the file."""
         name = last_name(owner)
         if isinstance(owner, ast.Call) and name == "parse_args":
             return self.options[key]
@@ -203,7 +203,7 @@ class Source:
         return [default for each in lists for default in each]
 
     def apply_changes(self, pairs: dict[str, Any], names: set[str]) -> dict[str, Any]:
-        """Return the items of what has some names, those open that the file sets later."""
+        """Return the items of an object with these names; those that the file sets later are open."""
         made = dict(pairs)
         self.steps += len(self.changes)
         for owner, key, source in self.changes:
@@ -214,7 +214,7 @@ class Source:
         return made
 
     def read_keywords(self, keywords: Iterable[ast.keyword]) -> dict[str, Any]:
-        """Return a call's keywords, with those that `**` brings."""
+        """Return a call's keyword arguments, those from `**` included."""
         made: dict[str, Any] = {}
         for keyword in keywords:
             item = self.evaluate(keyword.value)

@@ -1,8 +1,8 @@
-"""Read the commands of a bash script as words, as they are for somebody who set nothing. Nothing is run.
+"""Read the commands of a bash script as words, as if the environment set no variable. Nothing is run.
 
 A script is read once, from top to bottom: assignments, arrays, `${X:-default}` and `$((..))` of numbers are followed.
-Everything else that bash expands stays as it is written, and its word is open: `$(..)`, `"$@"`, a variable that nothing
-sets. No condition is decided: what a branch, a loop, a function or a command behind `&&` may set is open from there on.
+Other expansions (`$(..)`, `"$@"`, an unset variable) stay as written, and make their word open, which means unknown. No
+condition is decided: a variable that a branch, loop, function or command after `&&` may set is open from there on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()[ \t]
 WORD_END = re.compile(r"[ \t\r\n;&|()]|[<>](?!\()")
 NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[@*#?$!\d-])")
 PARAMETER = re.compile(r"(\w+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)  # within `${..}`
-IDLE = re.compile(r"\$#|\bgetopts\b|^\w+ in \"?\$[@*]\"?$")  # a loop over the arguments, of which there are none
+IDLE = re.compile(r"\$#|\bgetopts\b|^\w+ in \"?\$[@*]\"?$")  # a loop over the script's arguments; there are none
 BEGINS = {"if", "while", "until", "for", "select", "case", "{", "("}
 BRANCHES = {"elif", "else", ";;", ";&", ";;&"}
 ENDS = {"fi", "done", "esac", "}", ")"}
@@ -64,7 +64,7 @@ def find_training_command(text: str, is_training: Callable[[list[str]], bool]) -
 
 
 def find_end(text: str, at: int, is_quoted: bool = False) -> int:
-    """Return the place behind the character, quotation or expansion here. Raises ScriptError where it has no end."""
+    """Return the index after the character, quotation or expansion at `at`. Raises ScriptError if it does not end."""
     if text[at] == "\\":
         return min(at + 2, len(text))
     if name := NAME.match(text, at):
@@ -86,7 +86,7 @@ def find_end(text: str, at: int, is_quoted: bool = False) -> int:
 
 
 def find_word_end(text: str, at: int) -> int:
-    """Return the place behind a word, the list of an array with it."""
+    """Return the index after a word, which may include an array's list."""
     start = at
     while at < len(text):
         is_list = text[at] == "(" and ASSIGNMENT.fullmatch(text, start, at)
@@ -97,7 +97,7 @@ def find_word_end(text: str, at: int) -> int:
 
 
 def split_commands(text: str) -> Iterator[tuple[list[str], str]]:
-    """Yield each command's words and the operator behind it; comments, redirections and here-documents are left out."""
+    """Yield each command's words and the operator after it, without comments, redirections and here-documents."""
     text, at, words, documents = f"{text}\n", 0, list[str](), list[str]()
     while at < len(text):
         if match := BLANKS.match(text, at):
@@ -120,7 +120,7 @@ def split_commands(text: str) -> Iterator[tuple[list[str], str]]:
 
 
 class _Script:
-    """The variables of a script, as far as it is read."""
+    """The variables of a script at the point up to which it has been read."""
 
     def __init__(self) -> None:
         self.variables: dict[str, list[str]] = {}  # the elements of each; a scalar has one
@@ -130,7 +130,7 @@ class _Script:
         self.spent = 0
 
     def read(self, text: str) -> Iterator[list[str]]:
-        """Yield the words of each command that is no assignment. Raises ScriptError where the script is not read on."""
+        """Yield the words of each command that is no assignment. Raises ScriptError if the script cannot be read on."""
         joint = ";"
         for words, operator in split_commands(text):
             self.spend(len(self.blocks))
@@ -167,11 +167,11 @@ class _Script:
             self.blocks += [] if keyword in ENDS else [(kind, before)]
 
     def is_called(self) -> bool:
-        """Tell whether $1 may have a value, as in a function; the script itself is started without."""
+        """Return True if $1 may have a value, as in a function; the script itself has no arguments."""
         return self.is_set or any(kind == "{" for kind, _ in self.blocks)
 
     def find(self, name: str) -> list[str] | None:
-        """Return a variable's elements, None where it has none; in a function only what is set there is known."""
+        """Return a variable's elements, None if unset; inside a function, only what the function sets is known."""
         self.spend(len(self.blocks))
         inside = [*itertools.dropwhile(lambda block: block[0] != "{", self.blocks)]
         is_open = inside and not any(name in before for _, before in inside)
@@ -220,7 +220,7 @@ class _Script:
     # Values.
 
     def spend(self, count: int) -> None:
-        """Count steps. Raises ScriptError where they are too many."""
+        """Count steps. Raises ScriptError if they are too many."""
         self.spent += count
         if self.spent > MOST_SPENT:
             raise ScriptError("it is too long, or its variables become too large")
@@ -230,7 +230,7 @@ class _Script:
         return " ".join(self.expand(word))
 
     def expand(self, word: str, is_quoted: bool = False) -> list[str]:
-        """Return the words that a word becomes, without quotes and with what its expansions are."""
+        """Return the words that a word becomes after quote removal and expansion."""
         at, fields = 0, [""]
         while at < len(word):
             start, at = at, find_end(word, at, is_quoted)
@@ -256,7 +256,7 @@ class _Script:
         return [field for field in fields if field]
 
     def expand_parameter(self, source: str) -> list[str]:
-        """Return the words that `$X`, `${X:-..}`, `${X[@]}` or `$((..))` is; any other expansion is open."""
+        """Return the words to which `$X`, `${X:-..}`, `${X[@]}` or `$((..))` expands; any other expansion is open."""
         if source.startswith("$(("):
             named = re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"($\1)", source[3:-2])
             text = "".join(self.expand(named, is_quoted=True))
@@ -285,7 +285,7 @@ def mark(source: str) -> str:
 
 
 def merge(one: list[str], other: list[str]) -> list[str]:
-    """Return a variable after either of two ways; from the word on in which they differ, it is open."""
+    """Return a variable's elements after one of two branches; from the first difference on, they are open."""
     if one == other:
         return one
     is_text = len(one) == len(other) == 1

@@ -50,9 +50,9 @@ NEVER_A_DEFAULT = {"steps_per_generation", "generation_batch_size", "num_process
 
 
 def resolve_options(given: Given) -> Options:
-    """Return all fields that matter, with the defaults of the file's version; `steps_per_generation` as TRL has it.
+    """Return all fields that matter, with the defaults of the file's version and TRL's `steps_per_generation`.
 
-    `num_processes` stays None where it is not known. Raises RequestError for what no version of TRL takes.
+    `num_processes` stays None if it is unknown. Raises RequestError for values that no version of TRL accepts.
     """
     version = _version(given)
     options = {name: _default(name, given) for name in CARRIED} | _carried(given) | {"version": version}
@@ -84,7 +84,7 @@ def resolve_options(given: Given) -> Options:
 
 
 def _version(given: Given) -> str:
-    """Return the version whose defaults count: the one that is told, else the newest that has the file's fields."""
+    """Return the version whose defaults apply: the stated one, else the newest that has all fields of the file."""
     first, last, _ = fields.find_fitting(given.options, given.fork)
     return fields.VERSIONS[fields.find_version(given.version) if given.version else max(first, last)]
 
@@ -100,7 +100,7 @@ def _default(name: str, given: Given) -> Any:
 
 
 def _carried(given: Given) -> Options:
-    """Return the values that are carried, as their fields' types; a null where TRL has none is its default."""
+    """Return the values that we can represent, in their fields' types; null means the default if TRL forbids null."""
     names = given.options.keys() & CARRIED.keys() - _fork_choices(given).keys()
     typed = {name: _typed(value, CARRIED[name]) for name, value in given.options.items() if name in names}
     return {name: value for name, value in typed.items() if value is not None or CARRIED[name] is None}
@@ -113,7 +113,7 @@ def _fork_choices(given: Given) -> Options:
 
 
 def _typed(value: Any, default: Any) -> Any:
-    """Return a text that a field's type makes a number or a truth value as TRL's parser does."""
+    """Convert a text to the number or bool that the field's type asks for, as TRL's parser does."""
     if isinstance(value, float) and value.is_integer() and type(default) is int:
         return int(value)
     if not isinstance(value, str) or isinstance(default, str):
@@ -126,13 +126,13 @@ def _typed(value: Any, default: Any) -> Any:
 
 
 def _micro_batch(options: Options) -> int:
-    """Return the sequences of a micro-batch of one process; TRL 0.14 counts prompts."""
+    """Return the number of sequences in one process's micro-batch; TRL 0.14 counts prompts."""
     prompts = options["version"] == "0.14"
     return int(options["per_device_train_batch_size"] * (options["num_generations"] if prompts else 1))
 
 
 def _count_processes(options: Options) -> int:
-    """Return the number of processes, or the least whose generation batch holds whole groups."""
+    """Return the number of processes; if unknown, the smallest with whole groups in each generation batch."""
     told, group = options["num_processes"], options["num_generations"]
     least = int(group // math.gcd(_micro_batch(options) * options["steps_per_generation"], group))
     return told if told and told % least == 0 else least
@@ -142,7 +142,7 @@ def _count_processes(options: Options) -> int:
 
 
 def convert_run(options: Options) -> Options:
-    """Return what is no loss, by our keys. A batch is learnt from as often as `generate_every` is optimiser steps."""
+    """Return the settings besides the loss, by our keys. A batch is used for `generate_every` optimiser steps."""
     mu, slices, window = (options[name] for name in REUSE)
     prompts = _count_processes(options) * _micro_batch(options) * slices // options["num_generations"]
     if window % (slices * mu) == 0:  # several generation batches, each counted mu times, in one step
@@ -184,7 +184,7 @@ def _schedule(options: Options) -> str:
 
 
 def _warmup(options: Options) -> int | None:
-    """Return the steps of the warm-up, which count before a share; None for a share of a length that is not known."""
+    """Return the warm-up's steps: given as steps, else as a share; None for a share of an unknown number of steps."""
     steps, ratio = options["warmup_steps"], options["warmup_ratio"]
     if 0 < steps < 1:  # a share, since transformers 5
         steps, ratio = 0, steps
@@ -194,7 +194,7 @@ def _warmup(options: Options) -> int | None:
 
 
 def _floor(options: Options) -> float | None:
-    """Return where the schedule ends, as a share of its peak; None where it has no floor, or an impossible one."""
+    """Return the schedule's last rate as a share of its peak; None if it has no floor, or an impossible one."""
     given, rate = options["lr_scheduler_kwargs"], options["learning_rate"]
     try:
         given = json.loads(given) if isinstance(given, str) else given  # as a flag has it
@@ -211,7 +211,7 @@ def _floor(options: Options) -> float | None:
 
 
 def explain_unread(given: Given, options: Options) -> Iterator[str]:
-    """Yield a sentence for each field whose value stands nowhere in the file, and for those that are not TRL's."""
+    """Yield a sentence for each field whose value the file does not determine, and for those that TRL does not have."""
     for name, expression in given.open.items():
         if name in CARRIED:
             stands = f"the default {_default(name, given)} stands for it"
@@ -251,7 +251,7 @@ def _training_arguments() -> set[str]:
 
 
 def explain_defaults(given: Given, options: Options) -> Iterator[str]:
-    """Yield of which version the defaults are, those that a script's user may change, and those that were taken."""
+    """Yield sentences about the defaults: their version, those that a user may change, those that were taken."""
     first, last, why = fields.find_fitting(given.options, given.fork)
     version, own = options["version"], fields.FORKS.get(given.fork or "", {})
     fits = f"{fields.VERSIONS[first]} to {fields.VERSIONS[last]}"
@@ -281,7 +281,7 @@ def explain_defaults(given: Given, options: Options) -> Iterator[str]:
 
 
 def _acts(name: str, options: Options) -> bool:
-    """Tell whether a field belongs to a part that is switched on."""
+    """Return True if a field belongs to a feature that is switched on."""
     if name.startswith("vllm_"):
         return bool(options["use_vllm"])
     if name.startswith(("sapo_", "vespo_")):
@@ -290,7 +290,7 @@ def _acts(name: str, options: Options) -> bool:
 
 
 def explain_left_out(options: Options) -> Iterator[str]:
-    """Yield a sentence for what of a `GRPOConfig` has no counterpart here."""
+    """Yield a sentence for each field of a `GRPOConfig` that has no counterpart here."""
     mu, slices, window = (options[name] for name in REUSE)
     if window % (slices * mu) and slices % window and (window % slices or (mu * slices) % window):
         yield (
@@ -328,7 +328,7 @@ def explain_left_out(options: Options) -> Iterator[str]:
 
 
 def propose_options(settings: RunSettings) -> Iterator[Options]:
-    """Yield options that may say what a run does, one for each loss of its kernel, that of its average first."""
+    """Yield candidate options for a run: one for each loss of its kernel, first the one with its aggregation."""
     ours = (settings.kernel, settings.aggregation)
     names = [name for name, (kernel, _) in LOSS_TYPES.items() if kernel == settings.kernel]
     for loss_type in sorted(names, key=lambda name: LOSS_TYPES[name] != ours):
@@ -389,7 +389,7 @@ def format_options(options: Options) -> str:
 
 
 def explain_own_way(settings: RunSettings) -> Iterator[str]:
-    """Yield a sentence for what TRL computes otherwise by the same options."""
+    """Yield a sentence for each thing that TRL computes differently with the same options."""
     if settings.entropy_coef:
         yield f"entropy_coef={settings.entropy_coef:g}: TRL averages the entropy over the tokens of each micro-batch"
     if settings.kernel == "vespo" and settings.sampler_correction is not None:

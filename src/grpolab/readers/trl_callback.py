@@ -30,13 +30,13 @@ from grpolab.run.watch import Tail
 from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETED, DIVERGED
 
-# Arguments of TRL that are called here as there.
+# Arguments that have the same name in TRL and here.
 SAME = ("beta", "num_iterations", "max_grad_norm", "loss_type", "epsilon", "epsilon_high", "delta")
 SETTINGS = TRL_NAMES | {name: name for name in (*SAME, "importance_sampling_level", "lr_scheduler_type")}
 # Arguments that say where a run is kept and shown, or how often it is: they do not make it another run.
 PLACES = re.compile(r"(hub|push|logging|save|report|resume|disable_tqdm|output_dir|run_name|local_rank|log_).*|.*token")
-held: dict[Path, Lease] = {}  # by run folder: training that was interrupted and goes on has it already
-FRESH = "reward"  # TRL logs it once a batch, with what it was sampled from
+held: dict[Path, Lease] = {}  # by run folder: interrupted training that continues in this process still has its lease
+FRESH = "reward"  # TRL logs it only for a fresh batch
 
 
 class RunFolder(TrainerCallback):
@@ -46,7 +46,7 @@ class RunFolder(TrainerCallback):
     `name` tells runs apart whose arguments are the same, such as those of two reward functions. A run is never written
     over: one that is trained again gets a number behind its signature. Where training begins, a line on stderr says
     where it is written, and what reads it. Where the disk refuses, a sentence says so and training goes on. Of several
-    processes the first one writes. Raises RequestError where `results` cannot be used.
+    processes the first one writes. Raises RequestError if `results` cannot be used.
     """
 
     def __init__(self, results: str | Path = "results", name: str = "") -> None:

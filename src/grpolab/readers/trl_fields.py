@@ -1,7 +1,7 @@
 """TRL's `GRPOConfig` from 0.14, its first, to 1.16: its fields, with the defaults of each version.
 
-Read from the classes of every minor release (trl/trainer/grpo_config.py). A config says its version by the fields that
-only some versions have; where several fit, the newest counts, and what another one would have made of the file is said.
+Taken from the class of every minor release (trl/trainer/grpo_config.py). A config's version shows in fields that only
+some versions have. If several fit, the newest counts, and the user is told what the others would make of the file.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ PIN = re.compile(r"\btrl(?:\[[\w, -]*\])?\s*(?:==|~=|@\s*git\S*@v?)\s*v?(\d+\.\d
 
 
 def find_version(version: str) -> int:
-    """Return the place of a version among VERSIONS, a patch release as its minor version. Raises RequestError."""
+    """Return the index of a version in VERSIONS; a patch release counts as its minor version. Raises RequestError."""
     minor = ".".join(version.split(".")[:2])
     if minor not in VERSIONS:
         raise RequestError(f"TRL: version={version} is not known: it is one of {VERSIONS[0]} to {VERSIONS[-1]}")
@@ -148,15 +148,15 @@ def find_version(version: str) -> int:
 
 
 def find_pin(text: str) -> str | None:
-    """Return the version that a text installs (`pip install trl==0.15.2`), where it names one that is known."""
+    """Return the known version that a text installs (`pip install trl==0.15.2`), or None."""
     found = {match for match in PIN.findall(text) if match in VERSIONS}
     return found.pop() if len(found) == 1 else None
 
 
 def find_fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[int, int, list[str]]:
-    """Return the first and the last version whose `GRPOConfig` takes these options, and the fields that say so.
+    """Return the first and the last version whose `GRPOConfig` has these options, and the fields that show it.
 
-    Where none takes them all, as of a fork, the first is above the last.
+    If no version has all of them (a fork may), the first is above the last.
     """
     if fork == "ms-swift":  # which has fields of its own by these names
         return 0, len(VERSIONS) - 1, []
@@ -169,7 +169,7 @@ def find_fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[i
 
 
 def get_default(name: str, version: int, newest: Any) -> Any:
-    """Return a field's default in a version, `newest` being that of the newest."""
+    """Return a field's default in a version; `newest` is its default in the newest one."""
     values = [value for since, value in DEFAULTS.get(name, {}).items() if find_version(since) <= version]
     return values[-1] if values else newest
 
@@ -183,7 +183,7 @@ def list_changes(name: str, first: int, last: int) -> Iterator[str]:
 
 
 def explain_missing(name: str, version: int) -> str | None:
-    """Return why a version has no such field, or None where it has, or no version does."""
+    """Say since or until which version a field exists, if `version` lacks it; None if it has it, or no version does."""
     if name in SINCE and version < find_version(SINCE[name]):
         return f"TRL has it since {SINCE[name]}"
     return f"TRL has it until {UNTIL[name]}" if name in UNTIL and version > find_version(UNTIL[name]) else None

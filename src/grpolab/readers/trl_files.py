@@ -17,7 +17,7 @@ from grpolab.readers.shell import find_training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
 ELSEWHERE = {"areal", "mlx_lm_lora", "nemo_rl", "tunix", "verl"}  # packages with a GRPOConfig that is not TRL's
-# Fields that no other trainer's config has, or none that is as common.
+# Fields that no other common trainer's config has.
 SIGNS = {
     "num_generations", "num_iterations", "scale_rewards", "reward_weights", "reward_funcs", "max_completion_length",
     "generation_batch_size", "steps_per_generation", "mask_truncated_completions", "epsilon_high", "vllm_device",
@@ -28,13 +28,13 @@ FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batc
 ASIDE = re.compile(
     r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|reward|judge|infer|server|sampling_params"
 )
-ADDED = re.compile(r"^\$[@*]| --")  # words of the caller, flags that a branch may add
+ADDED = re.compile(r"^\$[@*]| --")  # words from the script's caller, or flags that a branch may add
 PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
 SWIFT = {"max_new_tokens": "max_completion_length", "model": "model_name_or_path"}
 
 
 def read(file: ConfigFile) -> Given:
-    """Return what a file gives of a `GRPOConfig`. Raises RequestError where it has none."""
+    """Return the fields of a `GRPOConfig` in a file. Raises RequestError if the file has none."""
     if file.kind == "python" or (file.kind == "words" and "GRPOConfig(" in file.text):
         try:
             return _read_python(file)
@@ -64,14 +64,14 @@ def _read_python(file: ConfigFile) -> Given:
 
 
 def _is_trained_with(source: Source, call: ast.Call) -> bool:
-    """Tell whether a GRPOTrainer is given the object that a call makes."""
+    """Return True if the object that a call makes is passed to a GRPOTrainer."""
     trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer in source.calls[name]]
     given = [keyword.value for trainer in trainers for keyword in trainer.keywords if keyword.arg == "args"]
     return any(value is call or call in source.assigned.get(last_name(value), []) for value in given)
 
 
 def _class_names(tree: ast.Module) -> set[str]:
-    """Return GRPOConfig and the names that the file imports it by, without those of other packages and own classes."""
+    """Return the names that mean TRL's GRPOConfig in the file, not those of other packages or of its own classes."""
     names = set(CLASSES)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -83,7 +83,7 @@ def _class_names(tree: ast.Module) -> set[str]:
 
 
 def _describe_python(file: ConfigFile, source: Source) -> str:
-    """Say what a file of Python without a GRPOConfig is instead."""
+    """Say what a Python file without a GRPOConfig is instead."""
     if re.search(r"(TrlParser|HfArgumentParser)\(", file.text) and "GRPOConfig" in file.text:
         return "takes its GRPOConfig from a recipe or its command line: give that file"
     trainer = re.compile(r"(?i)(?=.*(grpo|sft|dpo|ppo|kto|rloo|training))\w+(Config|TrainingArguments)")
@@ -93,7 +93,7 @@ def _describe_python(file: ConfigFile, source: Source) -> str:
 
 
 def _read_recipe(file: ConfigFile) -> Given:
-    """Return the fields of the section that has most of a GRPOConfig, of those beside it, and of the top level."""
+    """Return the fields of the section with most of a GRPOConfig's fields, its sibling sections and the top level."""
     document = read_mapping(file.path)
     every = dict(_sections(document, ""))
     sections = {name: section for name, section in every.items() if not ASIDE.search(name.lower())}
@@ -121,7 +121,7 @@ def _read_recipe(file: ConfigFile) -> Given:
 
 
 def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Options]]:
-    """Yield the mappings of a document that may hold fields, by dotted name; that of its top level is empty."""
+    """Yield dotted name and content of each mapping that may hold fields; the top level's name is empty."""
     yield name, dict(document)
     for key, item in document.items():
         if isinstance(item, dict) and isinstance(key, str) and not key.endswith("_kwargs"):
@@ -129,7 +129,7 @@ def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Opt
 
 
 def _read_command(file: ConfigFile) -> Given:
-    """Return the flags of a command, the last of each, as YAML reads their values."""
+    """Return a command's flags with their values as YAML reads them; a repeated flag counts by its last value."""
     command = find_training_command(file.text, _is_grpo)
     if command is None:
         raise file.refusal("starts no training of TRL's GRPO")
@@ -149,14 +149,14 @@ def _read_command(file: ConfigFile) -> Given:
 
 
 def _is_grpo(words: list[str]) -> bool:
-    """Tell whether a command trains with GRPO by TRL's fields: by a flag that only it has, or as its name says."""
+    """Return True if a command trains with TRL's GRPO: it has a flag that only TRL has, or its name says so."""
     flags = {match[1].replace("-", "_") for word in words if (match := FLAG.fullmatch(word))}
     named = any("grpo" in word.lower() for word in words if not word.startswith("-"))
     return bool(SIGNS & flags) or (named and bool(flags & {"config", "learning_rate", "beta", "rlhf_type"}))
 
 
 def _count_processes(launcher: list[str], text: str) -> int | None:
-    """Return how many processes a launcher starts, where the script says so."""
+    """Return how many processes a launcher starts; None if the script does not say."""
     pairs = [word if "=" in word else f"{word}={behind}" for word, behind in itertools.pairwise(launcher)]
     told = {match[1].replace("-", "_"): match[2] for pair in pairs if (match := FLAG.fullmatch(pair))}
     counts = [told[name] for name in PROCESSES if name in told] or re.findall(r"\bNPROC_PER_NODE=(\d+)", text)

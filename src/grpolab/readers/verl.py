@@ -1,7 +1,7 @@
 """Read the overrides of `verl.trainer.main_ppo` (1dda039b, 2026-08-22) into our settings, write ours, say what is lost.
 
-Of the hundreds of keys in verl/trainer/config/, those of the actor, the algorithm and the sizes of batches decide what
-is learnt; `verl_keys.py` has them. The others are passed over; an unknown key of the actor or the algorithm is told.
+Of the hundreds of keys in verl/trainer/config/, those of the actor, the algorithm and the batch sizes decide what is
+learnt; `verl_keys.py` has them. The others are ignored; an unknown key of actor or algorithm is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLIP_GRAD, BETAS, SCALE = f"{ACTOR}optim.clip_grad", f"{ACTOR}optim.betas", f"{A
 FLOOR, FLOOR_RATE = f"{ACTOR}optim.min_lr_ratio", f"{ACTOR}optim.min_lr"  # megatron has the second, a rate
 WARMUP_SHARE = f"{ACTOR}optim.lr_warmup_steps_ratio"
 NEVER = 1e9  # above e^20, the largest ratio that verl knows
-# Key -> the values that are carried, and the one that stands for any other.
+# Key -> the values that we can represent, and the one that replaces any other.
 CHOICES = {
     MODE: (KERNEL, "vanilla"),
     keys.KL_TYPE: ([name + straight for name in KL for straight in ("", "+")], "low_var_kl"),
@@ -48,7 +48,7 @@ CHOICES = {
 
 
 def resolve_options(given: Given) -> Options:
-    """Return all keys that matter, dotted, defaults filled in. Raises RequestError for what verl itself refuses."""
+    """Return all keys that matter, dotted, with defaults. Raises RequestError for values that verl itself refuses."""
     named, early = _named(given), _version(given) < keys.FIRST_OF_TODAY
     options = CARRIED | (keys.EARLY if early else {}) | {key: value for key, value in named.items() if key in CARRIED}
     options |= {side: options[BOTH] for side in (LOW, HIGH) if options[side] is None}
@@ -96,15 +96,15 @@ def resolve_options(given: Given) -> Options:
 
 
 def _named(given: Given) -> Options:
-    """Return a file's keys by their present names; null stands for the default, but for a clip range's side."""
+    """Return a file's keys under their present names; null means the default, except for one side of a clip range."""
     named = rename_keys(dict(dotted(given.options)))
     return {name: value for name, value in named.items() if value is not None or name in (LOW, HIGH)}
 
 
 def _version(given: Given) -> int:
-    """Return the minor version whose defaults count: as told, else 3 where a key is of then and none of later.
+    """Return the minor version whose defaults apply: the stated one, else 3 if keys fit only that, else the newest.
 
-    Raises RequestError for a version that is not known.
+    Raises RequestError for an unknown version.
     """
     if given.version:
         match = re.fullmatch(r"0\.(\d)(\..*)?", given.version)
@@ -130,7 +130,7 @@ def objective(options: Options) -> Objective:
 
 
 def convert_run(options: Options) -> Options:
-    """Return what is no loss, by our keys."""
+    """Return the settings besides the loss, by our keys."""
     baseline, scale, whitening = ESTIMATORS.get(options[ESTIMATOR], ESTIMATORS["grpo"])
     if _is_alone(options):
         baseline, scale = "none", "none"
@@ -159,13 +159,13 @@ def convert_run(options: Options) -> Options:
 
 
 def _is_alone(options: Options) -> bool:
-    """Tell whether a group of one is compared: there the mean is 0 and the std 1, and the reward itself stays."""
+    """Return True if groups have one completion: their mean counts as 0 and their std as 1, so the reward stays."""
     baseline, _, _ = ESTIMATORS.get(options[ESTIMATOR], ESTIMATORS["grpo"])
     return bool(options[GROUP] == 1 and baseline not in ("none", "given"))
 
 
 def _is_reweighted(options: Options) -> bool:
-    """Tell whether the sampler's log-probs, which stand for the old ones, are corrected by a weight all the same."""
+    """Return True if a weight corrects for the sampler although its log-probs are also the old ones."""
     return bool(options[f"{CORRECTION}loss_type"] == "reinforce" and options[f"{CORRECTION}rollout_is"])
 
 
@@ -173,7 +173,7 @@ def _is_reweighted(options: Options) -> bool:
 
 
 def explain_unread(given: Given, options: Options) -> Iterator[str]:
-    """Yield a sentence for each key that is open, unknown, or not one of the values that are carried."""
+    """Yield a sentence for each key that is open or unknown, or whose value we cannot represent."""
     named, version = _named(given), _version(given)
     for name, text in given.open.items():
         if name in CARRIED:
@@ -223,13 +223,13 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
 
 
 def _is_known(name: str) -> bool:
-    """Tell whether verl has a key; in other sections than actor and algorithm every key counts as one."""
+    """Return True if verl has the key; outside of actor and algorithm, any key counts as known."""
     is_told = name.startswith((ACTOR, ALGORITHM))
     return not is_told or name in CARRIED or any(f"{name}.".startswith(f"{known}.") for known in keys.PASSED_OVER)
 
 
 def explain_defaults(given: Given, options: Options) -> Iterator[str]:
-    """Yield of which version the defaults are, and those that were taken."""
+    """Yield sentences about the version whose defaults apply, and the defaults that were taken."""
     version, named, today = _version(given), _named(given), f"0.{keys.FIRST_OF_TODAY}"
     if given.version:
         yield f"those of verl 0.{version}, as it was told"
@@ -249,7 +249,7 @@ def explain_defaults(given: Given, options: Options) -> Iterator[str]:
 
 
 def _acts(name: str, options: Options) -> bool:
-    """Tell whether a key changes anything beside the others."""
+    """Return True if a key has an effect, given the other keys."""
     part = name.removeprefix(ACTOR)
     if part in ("kl_loss_coef", "kl_loss_type"):
         return bool(options[keys.KL_LOSS])
@@ -265,7 +265,7 @@ def _acts(name: str, options: Options) -> bool:
 
 
 def explain_left_out(options: Options) -> Iterator[str]:
-    """Yield a sentence for what of verl's has no counterpart here."""
+    """Yield a sentence for each option of verl that has no counterpart here."""
     if _is_alone(options):
         yield (
             f"{GROUP}=1 with {ESTIMATOR}={options[ESTIMATOR]}: a group of one has nothing to be compared with, and verl"
@@ -303,9 +303,9 @@ def explain_left_out(options: Options) -> Iterator[str]:
 
 
 def propose_options(settings: RunSettings) -> Iterator[Options]:
-    """Yield options that may say what a run does, one for each mode of its kernel and average that is the same here.
+    """Yield candidate options for a run: for each mode of its kernel, and each average that is equivalent here.
 
-    The mean over a rollout batch that is a single minibatch is verl's mean over the minibatch.
+    If the rollout batch is a single minibatch, the mean over it is verl's mean over the minibatch.
     """
     same = str(rewrite(settings)["aggregation"])
     ours = {settings.aggregation, same, same.replace("token_mean_rollout", "token_mean_minibatch")}
@@ -368,6 +368,6 @@ def format_options(options: Options) -> str:
 
 
 def explain_own_way(settings: RunSettings) -> Iterator[str]:
-    """Yield a sentence for what verl computes otherwise by the same options."""
+    """Yield a sentence for each thing that verl computes differently with the same options."""
     if settings.kernel == "gmpo" and settings.sampler_correction is not None:
         yield "geo_mean takes the geometric mean of a sequence's sampler weights"

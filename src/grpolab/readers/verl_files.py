@@ -1,6 +1,6 @@
-"""Find the keys of verl's config in a file: a run script, a list of overrides, a config as Hydra or verl prints it.
+"""Find verl's config keys in a file: a run script, a list of overrides, or a config as Hydra or verl prints it.
 
-Hydra's `key=value`, `+key=value` and `++key=value` set a key, `~key` takes it away; the last one counts.
+Hydra's `key=value`, `+key=value` and `++key=value` set a key, `~key` removes it; the last one counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RENAMED = {
 
 
 def read(file: ConfigFile) -> Given:
-    """Return the keys that a file sets, by their present names. Raises RequestError where it holds no verl config."""
+    """Return the keys that a file sets, under their present names. Raises RequestError if it holds no verl config."""
     if file.kind == "python":
         raise file.refusal("is Python: verl's config is YAML, or the key=value words of a script")
     if file.kind == "shell":
@@ -88,7 +88,7 @@ def _read_script(file: ConfigFile) -> Given:
 
 
 def _other_sources(words: list[str]) -> Iterator[str]:
-    """Say what else decides: the caller's own words, and another base config."""
+    """Yield a sentence for each other source of values: arguments of the script's caller, another base config."""
     behind = words[find_program_end(words) :]
     rest = [shorten(word) for word in behind if isinstance(word, Open) and "=" not in word.partition(" ")[0]]
     if rest:

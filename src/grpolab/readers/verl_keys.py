@@ -1,4 +1,4 @@
-"""Keys of verl's config that matter here, with their defaults, and those that are passed over."""
+"""Keys of verl's config that matter here, with their defaults, and those that are ignored."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ SCHEDULE, WARMUP = f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_warmup_s
 TOTAL_STEPS, MODEL = "trainer.total_training_steps", "actor_rollout_ref.model.path"
 KL_LOSS, KL_REWARD, KL_COEF = f"{ACTOR}use_kl_loss", f"{ALGORITHM}use_kl_in_reward", f"{ALGORITHM}kl_ctrl.kl_coef"
 
-# Keys that nobody writes all by hand: a file with them is a config as Hydra writes it.
+# Nobody writes all of these keys by hand, so a file with them is a config that Hydra has written.
 WRITTEN_OUT = {
     f"{ACTOR}{name}" for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "ppo_epochs", "loss_agg_mode")
 }
 
 # Versions. No default that is carried has changed since 0.4 (May 2025); before, three were different.
 NEWEST, FIRST_OF_TODAY = 9, 4  # 0.9 and 0.4
-WHOLE_MEANS = 7  # since 0.7 a mean over tokens is taken over the whole minibatch, and not over each micro batch
+WHOLE_MEANS = 7  # since 0.7 token means are over the whole minibatch instead of each micro-batch
 EARLY = {f"{ACTOR}entropy_coeff": 0.001}
 ONLY_EARLY = (  # keys that 0.4 has no longer
     f"{ACTOR}fsdp_config.grad_offload", "critic.model.fsdp_config.grad_offload", "actor_rollout_ref.ref.param_offload",

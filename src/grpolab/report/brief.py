@@ -1,4 +1,4 @@
-"""The screen that answers: some lines for each axis, what not to conclude, limits, compute."""
+"""The first screen of a report: answers for each axis (study with a title), what not to conclude, limits, compute."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_SAID, MOST_OPEN = 3, 2  # claims of an axis; the page of its study has them
 def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> str:
     """Write one screen of Markdown: every axis of the question, what not to conclude, the limits, the compute.
 
-    Axes are the studies that have a title; where none has one, all of them.
+    Axes are the studies that have a title or, if none has one, all studies.
     """
     with_cells = [study for study in studies if len(study.cells)]
     titled = [study for study in with_cells if study.plan.get("title")]
@@ -40,7 +40,7 @@ def strip_markdown(text: str) -> str:
 
 
 def _count_verdicts(claims: Sequence[Claim]) -> str:
-    """Count the verdicts, those apart that were registered before their runs."""
+    """Count the verdicts, separately those that were registered before their runs."""
     means = {
         CONFIRMATORY: "Confirmatory: registered before their runs.",
         EXPLORATORY: "Exploratory: not registered before their runs; a reason to test it, not a result.",
@@ -113,13 +113,13 @@ def _says(claim: Claim) -> str:
 
 
 def _sentence(claim: Claim, mixed: bool) -> str:
-    """Write `supported: says: size (seeds)`; with the label where a study has both."""
+    """Write `supported: says: size (seeds)`; with the label if a study has confirmatory and exploratory claims."""
     label = f", {claim.label}" if mixed else ""
     return f"**{claim.found}**{label}: {_says(claim)}: {claim.short} ({count(claim.n, 'seed')})"
 
 
 def _at_own_rates(claim: Claim, every: Sequence[Claim]) -> str:
-    """Write the verdict on the same question where each arm has a learning rate of its own."""
+    """Write the verdict on the same question asked with a separate learning rate for each arm."""
     found = [f"{c.found}, {c.short.rpartition('; ')[2]}" for c in every if f"{c.study}.{c.id}" == claim.also]
     return "".join(f"; each arm at its own learning rate: {text}" for text in found)
 
@@ -127,7 +127,7 @@ def _at_own_rates(claim: Claim, every: Sequence[Claim]) -> str:
 def _accuracies(study: StudyRuns) -> Iterator[str]:
     """Write `final accuracy (mean of 2 tasks): token .55, sequence .37` for each combination of the other factors.
 
-    Over the seeds that all of these arms have: looks add seeds only to arms that are not decided.
+    The mean is over the seeds that all of these arms have, because looks add seeds only to undecided arms.
     """
     factors = [f for f in study.plan["factors"] if f not in (study.plan["compare"], "task")]
     cells = study.cells.assign(
@@ -174,7 +174,7 @@ def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[s
 
 
 def _looks(looks: Sequence[int], tested: Sequence[Claim]) -> Iterator[str]:
-    """Say at which of several planned looks each study is, and whether all its questions are decided."""
+    """Say which of the planned looks (tests after a number of seeds) each study has reached, and if all is decided."""
     if len(looks) == 1:
         return
     at: dict[tuple[bool, int], list[str]] = {}

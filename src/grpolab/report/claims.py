@@ -27,7 +27,7 @@ from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, NEGLIGIBLE, OPP
 from grpolab.report.statistics.tests import benjamini_hochberg, label_difference, rank_trend, sign_test
 from grpolab.report.text import NONE, count, listing
 
-VOID = "void"  # nothing could be decided by any number of seeds
+VOID = "void"  # no number of seeds could decide it
 DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
 HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"  # verdicts of a check
 CHECK = "check"  # the label of a hypothesis that holds by construction
@@ -38,7 +38,7 @@ VERDICTS = (SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE, VOID)
 class Claim:
     """The decision on one hypothesis, at one setting of the factors that it does not fix.
 
-    `effect`, `low` and `high` are in units of the margin, so that claims of all kinds have one scale; NaN where there
+    `effect`, `low` and `high` are in units of the margin, so that claims of all kinds have one scale; NaN if there
     is no margin, or no mean is tested. `size` is the same in words. `p` is adjusted for testing the data several times
     (each time is a look), `adjusted_p` is `p` after Holm's correction, `q` is Benjamini and Hochberg's over all studies
     of the report. `n` counts the seeds at the decision, or at the last look; `seeds` counts all.
@@ -54,12 +54,12 @@ class Claim:
     where: str = ""
     contrast: str
     verdict: str
-    found: str  # the verdict for a reader: where tasks disagree, in which of them
+    found: str  # the verdict in words; if tasks disagree, with the tasks that show it
     label: str  # confirmatory, exploratory or a check
     why: str = ""  # the reason why it is exploratory
     n: int
     seeds: int
-    size: str  # of a score accuracies first: the second arm's -> the first one's, and where both began
+    size: str  # for a score, first the accuracies: the second arm's -> the first one's, and both arms' start
     short: str = NONE  # the same without the intervals of single tasks
     effect: float = np.nan
     low: float = np.nan
@@ -76,7 +76,7 @@ class Claim:
 
     @property
     def is_finding(self) -> bool:
-        """Return whether the hypothesis was tested; checks and descriptions are listed apart."""
+        """Return True if the hypothesis was tested; checks and descriptions are listed separately."""
         return self.verdict in VERDICTS
 
 
@@ -116,16 +116,16 @@ def note_on_labels(study: StudyRuns, claims: Sequence[Claim]) -> str:
 
 
 def _count_withdrawn(family: str, studies: Sequence[StudyRuns]) -> int:
-    """Count the hypotheses of a registration that were changed or removed since: they keep their share of ALPHA."""
+    """Count the hypotheses of a registration that were changed or removed later; they keep their share of ALPHA."""
     entries = [known.items() for study in studies if (known := study.plan.get("registered"))]
     left = {name for known in entries for name, entry in known if entry["line"] == family}
     return len(json.loads(family)["hypotheses"].keys() - left) if left else 0
 
 
 def _run_tests(question: Question, n: int) -> tuple[float, float, bool]:
-    """Test the first n seeds: p of a direction, p of the margin, and whether the estimate lies where it is claimed.
+    """Test the first n seeds: p of a direction, p of the margin, and whether the estimate is on the claimed side.
 
-    The margin counts only where every task is inside its own, and the tasks (fewer than seeds) do not disagree.
+    The margin counts only if every task is inside its own, and the tasks (fewer than seeds) do not disagree.
     """
     values_STA, sign = question.values_STA[:n], question.sign
     if question.void or len(values_STA) < n:
@@ -151,14 +151,14 @@ def _run_tests(question: Question, n: int) -> tuple[float, float, bool]:
 
 
 def _decide_together(family: Sequence[Question], gone: int = 0) -> list[Claim]:
-    """Decide the questions of one family; `gone` more hypotheses of it are not asked any more."""
+    """Decide the questions of one family; `gone` is the number of its withdrawn hypotheses."""
     looks = family[0].looks
     tests_MK = [[_run_tests(question, n) for n in looks] for question in family]
     tests = LookTests(*(np.array([[test[i] for test in of] for of in tests_MK]) for i in range(3)))
     decided = planned.decide(tests, equal_M=np.array([question.is_equality for question in family]), gone=gone)
     claims = []
     for question, of_looks, verdict, by_margin, look, level, p in zip(family, tests_MK, *decided, strict=True):
-        by = int(question.is_equality and verdict != OPPOSITE)  # the margin is what it claims
+        by = int(question.is_equality and verdict != OPPOSITE)  # an equality claims to be inside the margin
         q = float(planned.repeated_p(of_looks[look][by], look, len(looks))) if look >= 0 else np.nan
         q = q / 2 if by and q < 1 else q  # as `looks.decide` does
         word, n = VOID if question.void else str(verdict), looks[look] if look >= 0 else 0
@@ -189,7 +189,7 @@ def _write(question: Question, decision: Decision) -> Claim:
         if question.has_margins and np.isfinite(y_S).all() and np.ptp(y_S):
             margin_sds = float(1 / np.std(y_S, ddof=1))
         else:
-            effect = low = high = np.nan  # in units of nothing
+            effect = low = high = np.nan  # no margin, so no unit
     elif n and question.kind == "label":
         of, minus = question.values_STA[:n].sum(axis=(0, 1)).astype(int)
         runs = n * len(question.tasks)
@@ -215,10 +215,10 @@ def _write(question: Question, decision: Decision) -> Claim:
 
 
 def _placebo(study: StudyRuns, first: str, second: str) -> Claim:
-    """Check that the runs of two arms that are one function are equal to the bit, by hashes of journal and weights.
+    """Check by hashes of journal and weights that two arms that compute the same function have bit-identical runs.
 
-    The journals of two dialects differ in any case: each has its framework's metrics. Runs of two kinds of CPU that
-    differ are not compared.
+    Of two dialects only the weights are compared, because journals have the framework's metrics. A pair that differs
+    counts as not comparable if its runs are from two kinds of CPU.
     """
     planned_cells = study.cells[study.cells["arm"].isin((first, second))]
     pairs = int((planned_cells["arm"] == first).sum())

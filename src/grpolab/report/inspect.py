@@ -27,7 +27,7 @@ UNITS = {"sequence": "sequence", "sequence_token": "sequence", "segment": "segme
 
 
 def find_run(results: Results, name: str) -> Path:
-    """Return the run folder that a signature, its first digits, or a path names. Raises RequestError for any other."""
+    """Return the run folder for a signature, its first digits, or a path. Raises RequestError if there is none."""
     if os.path.isfile(os.path.join(name, "settings.yaml")):  # False too for a name that is too long for a path
         return Path(name).resolve()
     known = {file.parent.name: file.parent for file in results.runs.glob("*/settings.yaml")}
@@ -43,10 +43,10 @@ def find_run(results: Results, name: str) -> Path:
 
 
 def show(results: Results, name: str, step: int | None, prompts: int) -> str:
-    """Describe completions of a rollout step: reward parts, advantage, and the ratio that the clip saw with its mark.
+    """Describe completions of a rollout step: reward parts, advantage, and the clipped ratio, marked if it was clipped.
 
-    That ratio is each token's, or that of a sequence or segment, with its tokens' ratios beside it. `prompts`: how many
-    prompts; `step` None: the last step that was kept. Raises RequestError.
+    The ratio is per token, or per sequence or segment with its tokens' ratios after it. `prompts`: how many prompts;
+    `step` None: the last step that was kept. Raises RequestError.
     """
     folder = find_run(results, name)
     kept = sorted(int(file.stem.removeprefix("step_")) for file in folder.glob("samples/step_*.parquet"))

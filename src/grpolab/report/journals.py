@@ -114,8 +114,8 @@ def _join_records(journals: list[pa.Table], kind: str) -> pd.DataFrame:
 def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -> pa.Table:
     """Read a run's journal and timing as one table: a row per record, with its `kind` (`timing` for the latter).
 
-    It is parsed once and then read from journal.arrow, which counts only while it was made from these very bytes. No
-    cache is written to a read-only folder, or without `keep`.
+    It is parsed once and then read from journal.arrow, a cache that is used only if it was made from the same bytes.
+    No cache is written to a read-only folder, or without `keep`.
 
     Raises Damaged if the journal's hash is not the one `recorded` in outcome.json.
     """
@@ -240,7 +240,7 @@ def tail_length(n: int, share: float) -> int:
 
 
 def final_score(accuracy_E: NDArray, share: float = Thresholds.score_tail) -> float:
-    """Return the mean accuracy over the last evaluations, not the best, which is biased upwards. NaN without any."""
+    """Return the mean accuracy of the last evaluations (the best would be biased upwards); NaN without evaluations."""
     return float(np.mean(accuracy_E[-math.ceil(share * len(accuracy_E)) :])) if len(accuracy_E) else np.nan
 
 

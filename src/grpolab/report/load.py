@@ -1,9 +1,9 @@
 """A study as tidy tables: its plan, its cells with their outcomes, and the journals of its runs.
 
-The plan says which cells there ought to be, so a missing one is known at once. Runs are read from their folders, or
-from the committed outcome (`export.py` writes it). That holds of every run the outcome, the evaluations, the rollout
-steps, and the numbers that tables and claims need; of those that a committed figure shows (`shown:` of the collection)
-the updates too. So a fresh clone says the same of the claims without training, and draws these figures.
+The plan lists all cells (one planned run each), so a missing one is noticed. Runs are read from their folders, or from
+the committed outcome (results/reference/, written by `export.py`). For every run, that has the outcome, evaluations,
+rollout steps, and the numbers that tables and claims need; for runs in committed figures (`shown:` of the collection),
+also the updates. So a fresh clone reports the same claims without training, and draws these figures.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class StudyRuns:
 
     @cached_property
     def _rows(self) -> dict[str, dict[tuple[str, int], NDArray]]:
-        """The places of each cell's rows in each table."""
+        """The row indices of each cell in each table."""
         return {table: getattr(self, table).groupby(["variant", "seed"]).indices for table in TABLES}
 
 
@@ -166,8 +166,8 @@ def _read_table(results: Results, table: str, signatures: Iterable[str]) -> pd.D
 def _of_reference(results: Results, wanted: Sequence[str]) -> set[str]:
     """Return the runs that are read from the reference: those without a folder.
 
-    Where there are such, so are those whose folder is of another kind of CPU. Its rounding makes a run another draw of
-    the seed, and arms of one seed are compared with each other.
+    If there are such runs, those whose folder is from another kind of CPU are read from the reference too: other
+    rounding makes a run a different sample, and arms of one seed are compared with each other.
     """
     here = {signature for signature in wanted if (results.run(signature) / "outcome.json").is_file()}
     if not (results.reference / "outcomes.parquet").is_file() or here >= set(wanted):
@@ -181,7 +181,7 @@ def _of_reference(results: Results, wanted: Sequence[str]) -> set[str]:
 
 
 def _is_of_another_cpu(results: Results, signature: str, kind: str) -> bool:
-    """Return whether a run folder is of another kind of CPU. False for a damaged one: its reader names the damage."""
+    """Return True if a run folder is from another kind of CPU; False if it is damaged, which its reader reports."""
     with suppress(Damaged):
         provenance = records.read_provenance(results.run(signature))
         return kind_of_cpu(json.dumps(provenance.get("hardware") or {})) != kind
@@ -226,7 +226,7 @@ def _make_cells(plan: Plan) -> pd.DataFrame:
 
 
 def _refuse_mixture(plan: Plan, done: pd.DataFrame) -> None:
-    """Raise RequestError if runs are of different programs: their difference could be the program's."""
+    """Raise RequestError if runs are from different versions of the program, which alone could make them differ."""
     for column, name in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
         if column not in done:  # runs of other frameworks record neither
             continue

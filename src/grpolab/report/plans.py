@@ -1,4 +1,4 @@
-"""Read plans, as a sweep or the committed outcome has them: the cells of a study. Needs neither numpy nor pandas."""
+"""Read plans (the cells of a study) that a sweep or the committed outcome wrote. Needs neither numpy nor pandas."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def default_study(results: Results) -> str:
 
 
 def outcome_at(folder: Path) -> Results:
-    """Return a results folder, or an exported reference. Raises RequestError where the folder is neither."""
+    """Open a results folder, or an exported reference. Raises RequestError if the folder is neither."""
     results = Results(folder)
     results.is_ours = False
     if (folder / "plans").is_dir():
-        results.reference = folder  # that part is there alone, and the folder itself is it
+        results.reference = folder  # the folder is only the reference part of a results folder
     elif not (folder / "format.json").is_file():
         raise RequestError(f"FOLDER={folder} is no results folder (no format.json), no exported reference (no plans/)")
     return results

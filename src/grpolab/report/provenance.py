@@ -20,7 +20,7 @@ def runs_of(studies: Sequence[StudyRuns]) -> pd.DataFrame:
 
 
 def damaged(studies: Sequence[StudyRuns]) -> str:
-    """Name the damaged runs and what to do about them; empty where none is."""
+    """Name the damaged runs and what to do about them; empty if none is."""
     cells = pd.concat([study.cells for study in studies])
     ill = cells[cells["outcome"] == DAMAGED].drop_duplicates("signature")
     if ill.empty:
@@ -38,7 +38,7 @@ def compute(runs: pd.DataFrame) -> str:
 
 
 def section(studies: Sequence[StudyRuns]) -> list[str]:
-    """Write the report's section about provenance, a paragraph each; empty where no run has a result."""
+    """Write the report's section about provenance, a paragraph each; empty if no run has a result."""
     runs = runs_of(studies)
     if runs.empty:
         return []
@@ -64,7 +64,7 @@ def section(studies: Sequence[StudyRuns]) -> list[str]:
 
 
 def _period(studies: Sequence[StudyRuns], runs: pd.DataFrame) -> str:
-    """Say when the runs were trained; empty where the committed outcome keeps the timings of some alone."""
+    """Say when the runs were trained; empty if the committed outcome lacks the timings of some."""
     timings = pd.concat([study.timings for study in studies if len(study.timings)] or [pd.DataFrame()])
     if timings.empty or not set(runs["signature"]) <= set(timings["signature"]):
         return ""
@@ -93,6 +93,6 @@ def _reproduction(whole: StudyRuns, with_cells: Sequence[StudyRuns], runs: pd.Da
 
 
 def _distinct(column: pd.Series) -> str:
-    """List the values of a column, marked where they are several."""
+    """List the values of a column, with a mark if there are several."""
     values = sorted(column.dropna().astype(str).unique()) or ["unknown"]
     return ", ".join(values) + (f" (**mixed: {len(values)}**)" if len(values) > 1 else "")

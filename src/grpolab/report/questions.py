@@ -50,8 +50,8 @@ class Question:
     why: str = ""
     void: str = ""  # the reason why nothing can be decided
     gaps: str = ""  # a note about runs that ended early or are left out, and seeds that began low
-    score_name: str = ""  # the score in words; empty where the metric is no score
-    start_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # a score's, NaN where arms begin apart
+    score_name: str = ""  # the score in words; empty if the metric is no score
+    start_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # a score's, NaN if arms begin apart
     gain_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # the baseline's gain, of the same seeds
 
     @property

@@ -17,10 +17,10 @@ CONFIRMATORY, EXPLORATORY = "confirmatory", "exploratory"
 
 
 def label(entry: dict[str, Any] | None, studies: set[str], cells: pd.DataFrame) -> tuple[str, str]:
-    """Return the label, and why it is exploratory; `cells` are those of the hypothesis, `entry` its registration.
+    """Return the label and, if exploratory, the reason; `cells`: the hypothesis's cells, `entry`: its registration.
 
-    A verdict is confirmatory where the recorded commit of every run has the line that registers the hypothesis as it
-    is, and neither the registry nor the files of its `studies` had uncommitted changes.
+    A verdict is confirmatory if the recorded commit of every run has the line that registers the present hypothesis,
+    and neither the registry nor the files of its `studies` had uncommitted changes.
     """
     if entry is None:
         return EXPLORATORY, "not registered as it is"
@@ -42,7 +42,7 @@ def label(entry: dict[str, Any] | None, studies: set[str], cells: pd.DataFrame) 
 
 @lru_cache(maxsize=256)
 def registry_at(commit: str) -> frozenset[str]:
-    """Return the lines of the registry at a commit; none where git does not know it."""
+    """Return the lines of the registry at a commit; none if git does not know the commit."""
     if not set(commit) <= set(hexdigits):  # anybody may have written the file, and git would read an option
         return frozenset()
     text = git(project_root(), "show", f"{commit}:{REGISTRY}")

@@ -1,4 +1,4 @@
-"""The look of every figure: one colour per arm everywhere, two-column paper width, the same bytes each time."""
+"""The style of every figure: one colour per arm everywhere, two-column paper width, the same bytes each time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _FRAMEWORKS = (
     *("deepspeed_chat", "trl", "verl", "roll", "openrlhf", "slime", "areal", "nemo_rl", "open_instruct", "prime_rl"),
     *("skyrl", "torchtune"),
 )
-# The same settings have the same colour under every name that a study gives them: slot 0 is plain GRPO.
+# Known arm names -> slot, so that equal settings have one colour under all their names: slot 0 is plain GRPO.
 _KNOWN = {
     **dict.fromkeys(("symmetric", "token", "min_positive", "grpo", "4", "clip 0.2 / 0.2", "trainer", "base"), 0),
     **dict.fromkeys(("weighted", "healthy"), 0),

@@ -36,7 +36,7 @@ class Table:
 
     @property
     def without_empty_columns(self) -> Table | None:
-        """The table without columns that show nothing; None where only the arms and their runs are left."""
+        """The table without empty columns; None if only the arms and their runs are left."""
         kept = self.shown.loc[:, (self.shown.astype(str) != NONE).any()]
         return replace(self, shown=kept) if set(kept) - {"arm", "n"} else None
 
@@ -59,7 +59,7 @@ def tables(study: StudyRuns) -> list[Table]:
 
 
 def verdicts(claims: Sequence[Claim]) -> Table:
-    """List every claim that was tested, decided; a row each."""
+    """List the verdict on every tested claim, one row each."""
     shown = [
         {
             "claim": f"{claim.study} {claim.id}",
@@ -94,13 +94,13 @@ def verdicts(claims: Sequence[Claim]) -> Table:
 
 
 def checks(claims: Sequence[Claim]) -> Table:
-    """List what holds by construction, and pairs of arms that are one function."""
+    """List the checks: hypotheses that hold by construction, and pairs of arms that compute the same function."""
     caption = "What must hold by construction: checks of the program, in each seed and task; they count as no finding."
     return _listed("checks", caption, claims, "check", ("says", "contrast", "size", "verdict"))
 
 
 def described(claims: Sequence[Claim]) -> Table:
-    """List hypotheses that a collection does not decide: their effects."""
+    """List the effects of the hypotheses that a collection describes without deciding them."""
     caption = (
         "Hypotheses that this collection does not decide: mean effects with ordinary 95% intervals, as description."
         " `claims` decides them, with seeds of its own."
@@ -114,7 +114,7 @@ def _listed(name: str, caption: str, claims: Sequence[Claim], title: str, keys: 
 
 
 def _numbers_of(claims: Sequence[Claim]) -> pd.DataFrame:
-    """Return every field of the claims but their sentences, lists as words."""
+    """Return every field of the claims except their sentences; lists are joined into text."""
     rows = []
     for claim in claims:
         row = {key: value for key, value in vars(claim).items() if key not in ("tasks", "sentence")}
@@ -153,7 +153,7 @@ def scores(study: StudyRuns) -> Table:
 
 
 def dispersion(study: StudyRuns) -> Table:
-    """Say how much the runs of an arm differ, what its worst fifth is, and how much a run wavers by itself."""
+    """Give the spread between an arm's runs, the mean of its worst fifth, and the fluctuation within a run."""
     final, area, jitter = (measures.measure(study, metric) for metric in ("final_score", "mean_score", "jitter"))
     titles = ("IQR", "mean of the worst fifth", "mean over all evaluations", "jitter within a run")
 
@@ -222,7 +222,7 @@ def stability(study: StudyRuns) -> Table:
 
 
 def clipping(study: StudyRuns) -> Table:
-    """Give clip fractions: over all updates, and over those that can clip (all but the first on each batch)."""
+    """Give clip fractions over all updates, and over those that can clip (all but the first on each batch)."""
     columns = {
         "clip/active": ("clipped, all updates", measures.run_means(study, "clip/active")),
         "ceiling": ("its ceiling", measures.clip_ceiling(study)),
@@ -252,7 +252,7 @@ def clipping(study: StudyRuns) -> Table:
 def _table(study: StudyRuns, name: str, caption: str, row: Callable[[str, str], tuple[int, Row, Row]]) -> Table:
     """Make a table with a row for every planned facet and arm; `row` returns its n, its numbers and its strings.
 
-    `facet` is shown under the names of its factors, and not where there is only the compared factor.
+    The column `facet` has its factors' names as title; it is left out if there is only the compared factor.
     """
     numbers, shown, facets = list[Row](), list[Row](), study.facet_factors
     for facet, arm in _variants(study):

@@ -34,10 +34,10 @@ from grpolab.run_files import Record, read_object
 from grpolab.vocabulary import COMPLETE, DIVERGED, FAILED, PRUNED, RUNNING
 
 FORMAT = 1
-ENDED = (COMPLETE, PRUNED, DIVERGED)  # a failed trial is made up for, so it is no part of the budget
+ENDED = (COMPLETE, PRUNED, DIVERGED)  # another trial replaces a failed one, so the budget leaves it out
 STATES = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
 COMMON, TUNED = "common", "tuned"
-EDGE = 0.05  # share of a range: a value so close to its end may be better beyond
+EDGE = 0.05  # share of a range: if the best value is so close to an end, a better one may lie beyond
 
 
 # --- the trials -----------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class TrialTable:
 
 
 def load_trials(results: Results, study: str) -> TrialTable:
-    """Read the trials of a study. Raises RequestError where it has not been tuned here, or by another format."""
+    """Read the trials of a study. Raises RequestError if it has not been tuned here, or by another format."""
     path = results.trials(study)
     document = read_object(path)
     if document is None:
@@ -104,7 +104,7 @@ def load_trials(results: Results, study: str) -> TrialTable:
 
 
 def _finite(value: Any) -> float:
-    """Return a mean as a number; infinities stand as strings, what is not there as null: both are NaN here."""
+    """Return a mean as a number; NaN for an infinity (a string in JSON) and for a missing value (null)."""
     return float(value) if value is not None and math.isfinite(float(value)) else math.nan
 
 
@@ -113,7 +113,7 @@ def shown_value(value: Any) -> str:
 
 
 def is_at_edge(bounds: Record, value: Any) -> bool:
-    """Return True if a value stands at an end of its space: the best one may lie beyond."""
+    """Return True if a value is at an end of its range, beyond which a better one may lie."""
     if "choices" in bounds:
         numbers = sorted(choice for choice in bounds["choices"] if type(choice) in (int, float))
         return bool(numbers) and value in (numbers[0], numbers[-1])
@@ -123,7 +123,7 @@ def is_at_edge(bounds: Record, value: Any) -> bool:
 
 
 def budget(tuning: TrialTable) -> Table:
-    """Per arm: its trials by how they ended, the steps that pruning saved, the chosen values, which at an edge."""
+    """List for each arm its trials by how they ended, the steps that pruning saved, and the chosen values."""
     document, rows = tuning.document, []
     for arm in tuning.arms:
         ended, space = tuning.of(arm, *ENDED), document["arms"][arm]["space"]
@@ -240,7 +240,7 @@ def _manifest(tuning: TrialTable, name: str, arms: list[str], caption: str) -> M
 
 @dataclass(frozen=True, eq=False)
 class ArmAtBoth:
-    """One arm at common and at tuned values, in one place: levels of the remaining factors, and the tuned one."""
+    """One arm at common and at tuned values, at one setting of the other factors."""
 
     place: str
     arm: str
@@ -252,9 +252,9 @@ class ArmAtBoth:
 
 
 def compare_values(study: StudyRuns) -> list[ArmAtBoth]:
-    """Compare each arm at both values wherever a study has both and differs in nothing else.
+    """Compare each arm at common and at tuned values, for each setting of the other factors that has both.
 
-    Common is the first level of the factor whose level names the tuning that names none itself.
+    A factor with a level that names a tuning has the tuned values; its first level without one has the common values.
     """
     final, compared = measure(study, "final_score"), study.plan["compare"]
     rows: list[ArmAtBoth] = []
@@ -332,7 +332,7 @@ class Section(NamedTuple):
 
 
 def join_sections(sections: Sequence[Section]) -> str:
-    """Join the sections of several studies under one heading; empty where none has anything."""
+    """Join the sections of several studies under one heading; empty if none has anything."""
     blocks = [block for section in sections for block in section.blocks]
     if elsewhere := list(dict.fromkeys(name for section in sections for name in section.elsewhere)):
         files = ", ".join(f"`conf/tuned/{name}.yaml`" for name in elsewhere)
@@ -341,7 +341,7 @@ def join_sections(sections: Sequence[Section]) -> str:
 
 
 def make_section(study: StudyRuns, output: Path, inner: Path = Path()) -> Section:
-    """Write what a study's report says about tuning: nothing where it neither was tuned nor names tuned values.
+    """Write what a study's report says about tuning: nothing if it neither was tuned nor names tuned values.
 
     Figures and tables go to `output`/figures/`inner` and `output`/tables/`inner`.
     """

@@ -67,7 +67,7 @@ class Journal:
         return self._file.tell()
 
     def sync(self) -> int:
-        """Flush to the disk itself. Raises LeaseLost where another process has replaced the file."""
+        """Flush to the disk itself. Raises LeaseLost if another process has replaced the file."""
         length = self.flush()
         os.fsync(self._file.fileno())
         if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):

@@ -27,7 +27,7 @@ from grpolab.vocabulary import RESULTS
 
 MOST_PARTS = 4  # of a file's path within the folder of a run
 HASHES = ("journal_sha256", "policy_sha256")  # in an outcome
-NOT_IMPORTED = (".lease-*", "running.json", "*.part", "journal.arrow")  # process state, and a cache that is trusted
+NOT_IMPORTED = (".lease-*", "running.json", "*.part", "journal.arrow")  # process state, and a cache read unchecked
 
 
 class Unneeded(NamedTuple):
@@ -251,7 +251,7 @@ def _refuse_links(path: Path, theirs: Results) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Copy content and times, follow no link, and sync: after a power cut no whole name may stand on half a file."""
+    """Copy content and times, follow no link, and sync, so that a power cut leaves no half file under a final name."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened, target.open("xb") as copy:
         shutil.copyfileobj(opened, copy, 1 << 20)

@@ -1,4 +1,4 @@
-"""Planned looks at hypotheses (`sweep --until-decided`): seeds are added only for hypotheses that are still open.
+"""Planned looks (tests after 5, 10, ... seeds; `sweep --until-decided`) add seeds only for undecided hypotheses.
 
 Every variant is trained with the seeds of the first look. After each look the report decides, and the variants that an
 open hypothesis needs get the seeds of the next look. No state is kept but the plans: a repeated command reaches the
@@ -24,7 +24,7 @@ MOST_NAMED = 12  # open hypotheses named in a line
 
 
 class Answer(NamedTuple):
-    """The report's verdict on a hypothesis, in one combination of the levels that it leaves open."""
+    """The report's verdict on a hypothesis, at one setting of the factors that it does not fix."""
 
     study: str
     hypothesis: str
@@ -61,7 +61,7 @@ class Ladder:
 
     seeds: list[int]
     looks: list[int]  # the number of seeds at each look
-    registered: bool  # then its margins are constants
+    registered: bool  # a registration has constant margins
 
 
 class Looks:
@@ -100,9 +100,9 @@ class Looks:
         return plan.with_seeds({v: self._ladders[name].seeds[:n] for v, n in self._seeds[name].items()})
 
     def advance(self, answers: Sequence[Answer]) -> int:
-        """Go on to the next look. Return how many variants get seeds; 0 if nothing is open, or this was the last look.
+        """Go on to the next look. Return how many variants get seeds; 0 if all is decided, or this was the last look.
 
-        A hypothesis without a value in some seed of the current look gets none.
+        A hypothesis that lacks the value of a seed of the current look gets no further seeds.
         """
         self._current += 1
         grown = 0

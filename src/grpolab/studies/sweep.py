@@ -33,9 +33,9 @@ def sweep(
 ) -> int:
     """Train what the plans lack on `jobs` workers (default: what the machine has), and draw the report.
 
-    `repeat` trains runs too whose outcome is in results/reference/. With `looks` (of a sequential test), `plans` are
-    those of the first look; later looks are trained while a hypothesis is undecided. Return the exit code: 0 if every
-    cell has an outcome, else 1.
+    `repeat` also trains runs whose outcome is in results/reference/. With `looks` (stages of a sequential test),
+    `plans` are those of the first look; later looks are trained while a hypothesis is undecided. Return the exit code:
+    0 if every cell has an outcome, else 1.
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
@@ -83,7 +83,7 @@ def sweep(
 def _next_look(request: Request, looks: Looks, engine: Engine, retry_failed: bool) -> tuple[Request, list[Job]]:
     """Return the request of the next look that has something to train, with its jobs; else of the last look, and none.
 
-    A look that lacks a result is the last one: with its seeds incomplete, what it decides could change.
+    If a look lacks a result, no further one is begun, because the missing seeds could change its decisions.
     """
     while True:
         states = request.states().values()

@@ -1,4 +1,4 @@
-"""`grpolab train`: one run in this process, from its warm start to its outcome; once more if it failed before."""
+"""`grpolab train`: do one run in this process, from its warm start to its outcome; a failed run is tried again."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Jsonl:
         return problems
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Return rows of the split's file. Raises RequestError where it is absent or malformed (file and line)."""
+        """Return rows of the split's file. Raises RequestError if it is absent or malformed (file and line)."""
         if problems := self._problems_of(split):
             raise RequestError(problems)
         from datasets import load_dataset

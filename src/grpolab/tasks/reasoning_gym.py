@@ -118,7 +118,7 @@ def generate(name: str, config: str, seed: int, items: int) -> tuple[Any, dict[s
 
 
 def _load_library() -> Any:
-    """Import the package. Raises RequestError where the version that is known here is not installed."""
+    """Import the package. Raises RequestError if the version that is known here is not installed."""
     try:
         installed = importlib.metadata.version("reasoning-gym")
     except importlib.metadata.PackageNotFoundError:

@@ -151,7 +151,7 @@ def draw_counterfactual_clipping(study: StudyRuns) -> Drawing:
 
 
 def share_beyond(records: pd.DataFrame, level: str) -> NDArray:
-    """Return the share of tokens with a ratio beyond each of EXCESS_EDGES, on the side where clipping acts; (edges,).
+    """Return the share of tokens whose ratio is beyond each of EXCESS_EDGES on the side where clipping acts; (edges,).
 
     The first count is of ratios not beyond 1; then comes one bin up to each edge, then the rest.
     """

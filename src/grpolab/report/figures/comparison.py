@@ -47,7 +47,7 @@ def _draw_differences(study: StudyRuns, pairs: dict[str, str]) -> Sheet:
     for (_, facet), panel in sheet.grid.items():
         for y, (arm, other) in enumerate(pairs.items()):
             by_seed = (measures.at(scores, facet, arm) - measures.at(scores, facet, other)).dropna()
-            if not study.is_paired:  # the difference of two runs with one number means nothing
+            if not study.is_paired:  # the difference of two unrelated runs with one seed number means nothing
                 by_seed = by_seed[:0]
             apart = measures.difference(study, scores, facet, arm, other)
             interval = Interval(apart.effect, apart.low, apart.high, apart.n)

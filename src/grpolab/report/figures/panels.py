@@ -37,8 +37,8 @@ OVER_TIME = f"{MEAN}; {SMOOTHED}"
 GEOMETRIC = f"geometric mean over seeds, 95% t-interval of the logarithms; {SMOOTHED}"
 MOST_BANDS = 6  # more would hide the lines
 MOST_COLUMNS = 5  # of panels beside each other
-LEAST_SCALED = 3  # seeds; the interval of two is many times as long as they lie apart
-APART = 3.0  # points between the error bars of two arms, so that they do not hide each other
+LEAST_SCALED = 3  # seeds; the interval of two is many times longer than their distance
+APART = 3.0  # points between error bars of two arms, so that both can be seen
 BLACK = ArmStyle("black", "-", "o")  # of a line that joins arms
 
 BandOf = Callable[[NDArray], Band]
@@ -46,7 +46,7 @@ Places = Sequence[float] | None  # on the x axis, where they are not the values 
 
 
 class Drawing(NamedTuple):
-    """A figure, and what its manifest says of it besides the caption, which is the docstring of its function."""
+    """A figure with the manifest's texts about it, except the caption, which is the docstring of its function."""
 
     figure: Figure
     statistic: str
@@ -56,7 +56,7 @@ class Drawing(NamedTuple):
 
 
 class NotDrawnError(Exception):
-    """The study lacks what the figure needs; the text says what, and stands in the figure's place."""
+    """The study lacks what the figure needs; the text says what, and is shown instead of the figure."""
 
 
 def panel_grid(
@@ -64,7 +64,7 @@ def panel_grid(
 ) -> tuple[Figure, dict[tuple[str, str], Axes]]:
     """Return a figure with one panel per (row, column): row names label the y axes, column names stand above.
 
-    The panels of a single column stand beside each other. Columns beyond MOST_COLUMNS go on in a block below.
+    The panels of a single column are placed side by side. Columns beyond MOST_COLUMNS continue in a block below.
     """
     flat = len(columns) == 1
     blocks = 1 if flat else math.ceil(len(columns) / MOST_COLUMNS)
@@ -125,8 +125,8 @@ class Sheet:
     ) -> NDArray:
         """Draw and return the mean over seeds (columns) at each x (index) with its 95% interval, both from `band`.
 
-        The interval is a band; of many arms only the baseline has one, and seeds have thin lines where the study asks
-        for them. With `places` on the x axis, the interval is error bars and seeds are dots.
+        The interval is a band; if there are many arms, only the baseline has one. Seeds have thin lines if the study
+        asks for them. With `places` on the x axis, intervals are error bars and seeds are dots.
         """
         if values_XS.empty:
             self.record({"x": []}, **labels)
@@ -153,7 +153,7 @@ class Sheet:
     def draw_beside(
         self, panel: Axes, values: dict[Any, pd.DataFrame], band: BandOf, place: Callable[[Any], float], **labels: Any
     ) -> None:
-        """Draw the means of arms beside each other, at `place` of each x; black where the name is no arm."""
+        """Draw the means of arms side by side, at `place` of each x; in black if a name is no arm."""
         for line, (arm, values_XS) in enumerate(values.items()):
             lines, collections = len(panel.lines), len(panel.collections)
             places = [place(x) for x in values_XS.index]
@@ -286,7 +286,7 @@ def write_percent(share: float) -> str:
 
 @contextmanager
 def interval_over(panel: Axes, seeds: int) -> Iterator[None]:
-    """Scale the panel without the interval that is drawn inside this block, if it is over too few seeds."""
+    """Leave the interval that is drawn inside this block out of the panel's scale, if it is from too few seeds."""
     limits = panel.dataLim.frozen()
     yield
     if seeds < LEAST_SCALED:
@@ -294,7 +294,7 @@ def interval_over(panel: Axes, seeds: int) -> Iterator[None]:
 
 
 def pivot_seeds(frame: pd.DataFrame, x: str, y: str, how: str = "mean") -> pd.DataFrame:
-    """Return y at each x (index) for each seed (columns), several at one x by `how`; x without any y is left out."""
+    """Return y at each x (index) for each seed (columns), several y at one x joined by `how`; without empty x."""
     if y not in frame or frame[y].isna().all():
         return pd.DataFrame()
     return frame[y].astype("float64").groupby([frame[x], frame["seed"]]).agg(how).unstack().dropna(how="all")
@@ -309,7 +309,7 @@ def smooth(values_XS: pd.DataFrame, log: bool = False) -> pd.DataFrame:
     """Return the moving mean of each seed (columns) over a tenth of the rollout steps; `log`: the geometric one.
 
     At the start, where a run changes most, it is over fewer steps. Steps that fewer than half of the seeds have are
-    left out: the mean would depend on which seeds are left.
+    left out, because the mean would depend on which seeds these are.
     """
     values_XS = np.log(values_XS.where(values_XS > 0)) if log else values_XS
     half = round(len(values_XS) / 20)
@@ -321,7 +321,7 @@ def smooth(values_XS: pd.DataFrame, log: bool = False) -> pd.DataFrame:
 
 
 def arm_label(study: StudyRuns, arm: str) -> str:
-    """Return the arm's name; where it is a number, with the name of its factor."""
+    """Return the arm's name, with its factor's name if the arm is a number."""
     return f"{study.plan['compare']} = {arm}" if arm.replace(".", "").isdigit() else arm
 
 
@@ -347,7 +347,7 @@ def write_sentence(panel: Axes, words: str) -> None:
 
 
 def draw_figure(study: StudyRuns, figure: str, draw: Callable[[StudyRuns], Drawing]) -> tuple[Figure, Manifest]:
-    """Draw a figure with its notes; where the study lacks something, a sentence stands in its place."""
+    """Draw a figure with its notes or, if the study lacks something, a sentence that says so."""
     needs_runs = figure not in ANALYTIC_FIGURES
     with style.paper_style():
         try:

@@ -32,10 +32,10 @@ NEEDS_SCALE = "needs a factor {} whose levels are numbers (0.13M, 48)"
 
 
 def numeric_axes(study: StudyRuns) -> dict[str, str]:
-    """Return {factor: setting} for the factors whose levels differ in nothing but numbers, all of them different.
+    """Return {factor: setting} for the factors whose levels differ only in numbers, all of them different.
 
-    Each arm may have numbers of its own. Of settings that a factor moves together (epsilon and epsilon_high) the first
-    stands for all.
+    Each arm may have other numbers. If a factor changes several settings together (epsilon and epsilon_high), the first
+    one represents them.
     """
     one_seed = study.cells[study.cells["seed"] == study.cells["seed"].min()]
     settings = [column for column in one_seed if column.startswith("setting/")]
@@ -179,9 +179,9 @@ def draw_setting_map(study: StudyRuns) -> Drawing:
 
 
 def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
-    """Draw the mean in each square of y (rows) by x (columns), both rising.
+    """Draw the mean in each square of y (rows) by x (columns), both increasing.
 
-    The colour is the distance of seeds to their own means over the settings that every seed has.
+    The colour is the mean deviation of seeds from their own means over the settings that every seed has.
     """
     values_PS = cells.pivot(index=[y, x], columns="seed", values="value")
     complete_PS = values_PS.dropna()
@@ -226,7 +226,7 @@ def parse_level(level: str) -> float:
 
 
 def _complete_scales(study: StudyRuns, scale: str) -> dict[str, pd.DataFrame]:
-    """Return the cells that differ in arm, seed and `scale` alone, by title, where every level of `scale` is planned.
+    """Return by title the groups of cells that differ only in arm, seed and `scale`, if all levels of it are planned.
 
     They are ordered by a column `scale`, the number of the level.
     """
@@ -320,9 +320,9 @@ def draw_clipping_by_length(study: StudyRuns) -> Drawing:
 
 
 def extrapolate(first: float, length_X: NDArray, is_share: bool) -> NDArray:
-    """Return what the number at the shortest length becomes where an answer's log ratio has spread 1/sqrt(T).
+    """Extrapolate from the shortest length, on the assumption that an answer's log ratio has a spread of 1/sqrt(T).
 
-    The number is the spread itself, or the share of normal log ratios beyond a fixed range, at a fixed mean.
+    The result is the spread itself, or the share of normal log ratios beyond a fixed range, at a fixed mean.
     """
     root_X = np.sqrt(length_X / length_X[0])
     return np.asarray(norm.cdf(norm.ppf(first) * root_X) if is_share else first / root_X)

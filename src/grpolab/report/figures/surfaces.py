@@ -43,7 +43,7 @@ def draw_objective_shape(study: StudyRuns) -> Drawing:
 
 
 def is_surrogate(points: pd.DataFrame) -> bool:
-    """Return whether the weight is the objective's slope against the log ratio; not so for CISPO's detached cap."""
+    """Return True if the weight is the objective's slope against the log ratio, which CISPO's detached cap breaks."""
     slope = np.gradient(points["objective"], np.log(points["ratio"]))
     return bool(np.mean(np.abs(slope - points["weight"]) < 0.01) > 0.9)  # not at the kinks
 

@@ -48,7 +48,7 @@ Point = Mapping[str, Scalar]
 
 
 def load_tuned(name: str) -> Study:
-    """Return the study of that name or path. Raises RequestError where there is none, or it has no `tuning:`."""
+    """Return the study of that name or path. Raises RequestError if there is none, or it has no `tuning:`."""
     study = load(name)
     if not isinstance(study, Study) or study.tuning is None:
         raise RequestError(f"{study.file} has no `tuning:`: say there which keys are tuned, and how")
@@ -100,7 +100,7 @@ class TunedStudy:
         return {factor: named.get(factor) or next(iter(levels)) for factor, levels in self.study.factors.items()}
 
     def settings(self, arm: str, point: Point) -> RunSettings:
-        """Compose the arm with these values. Raises RequestError where they do not fit together."""
+        """Compose the arm with these values. Raises RequestError if they do not fit together."""
         values = [override(key, value) for key, value in point.items()]
         if (arm, str(values)) not in self._composed:
             overrides = [*self.study.overrides_of(self.levels(arm)), *self.overrides, *values]

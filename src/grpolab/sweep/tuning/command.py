@@ -150,7 +150,7 @@ class TuningFiles:
             yield from ((arm, entries[number]) for number in arm.best())
 
     def write_tuned(self, file: Path, storage: str) -> bool:
-        """Write the best values of each arm and their origin; return False where an arm has no complete trial."""
+        """Write the best values of each arm and their origin; return False if an arm has no complete trial."""
         if not all(arm.best() for arm in self._arms):
             return False
         document = self._document()
