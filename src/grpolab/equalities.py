@@ -34,7 +34,7 @@ def point_of(run: RunSettings) -> Point:
 
 
 def rewrite(run: RunSettings, table: Sequence[Equality] = EXACT) -> Point:
-    """Return the run's point after all equalities."""
+    """Return a canonical form of the run's settings: two runs compute the same function if it is equal for both."""
     point = point_of(run)
     for equality in table:
         point |= equality(run, point)

@@ -176,7 +176,7 @@ def _describe(question: Question) -> Claim:
 
 
 def _write(question: Question, decision: Decision) -> Claim:
-    """Write a decided question in numbers and in words."""
+    """Return the claim of a question and its decision: effects as numbers, and the sentences that reports print."""
     hypothesis, n = question.hypothesis, decision.n
     effect = low = high = margin_sds = disagreement = np.nan
     tasks, size, short = tuple[TaskEffect, ...](), NONE, NONE

@@ -36,9 +36,9 @@ Band = tuple[NDArray, NDArray, NDArray, NDArray]  # mean, lower bound, upper bou
 
 
 def t_band(values_XS: ArrayLike) -> Band:
-    """Return mean and t-interval at each X over the seeds with a value there. Shapes: (X, S) -> four times (X,).
+    """Return mean, low, high and n at each X over the seeds with a value there. Shapes: (X, S) -> four times (X,).
 
-    The bounds are NaN where fewer than two seeds have a value.
+    Low and high bound the 95% t-interval of the mean; they are NaN where fewer than two seeds have a value.
     """
     values = np.ma.masked_invalid(np.asarray(values_XS, dtype=np.float64))
     n_X = values.count(axis=-1)

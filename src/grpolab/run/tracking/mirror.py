@@ -165,7 +165,7 @@ def read_plans(results: Results, studies: Sequence[str]) -> list[Record]:
 
 
 class StudyMirror:
-    """The studies of one command in MLflow."""
+    """Copies the runs of some studies to MLflow, pass by pass."""
 
     def __init__(self, results: Results, uri: str, studies: Sequence[str], rebuild: bool = False) -> None:
         self._results, self._uri, self._studies, self._rebuild = results, uri, studies, rebuild
