@@ -259,7 +259,7 @@ class Evidence:
 
     @cached_property
     def why_equal(self) -> Literal["right", "wrong", "mixed", "unknown"]:
-        """What the groups with equal rewards are in the second half of the run: nearly all right, all wrong, or mixed.
+        """Kind of the groups with equal rewards in the second half of the run: nearly all right, all wrong, or mixed.
 
         If a log does not tell what is right, a mean reward at one end of the rewards' range does.
         """

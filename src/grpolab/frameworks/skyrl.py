@@ -242,7 +242,7 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 
 def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
-    """Replay verl's function, of which SkyRL's estimators are copies."""
+    """Replay verl's function; SkyRL's estimators are copies of it."""
     return replay_outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
 
 

@@ -7,7 +7,7 @@ A place is a position of a forward pass: its hidden state predicts the next toke
 computed at once. Those of a large one would fill the memory (49,152 float32 numbers a place). So they are computed in
 chunks of places, only where the next token counts, and once more in the backward pass.
 
-Letters of shapes besides those of `batch.py`: N places; Y tokens of a chunk, several of which may share a place.
+Letters of shapes besides those of `batch.py`: N places; Y tokens of a chunk (several may share a place).
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Learner:
         return self.collector.next(state.policy, state.rollout_step, state.stale_batches)
 
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
-        """Cut the batch into `num_minibatches` pieces, each of which every iteration learns from.
+        """Cut the batch into `num_minibatches` pieces; every iteration learns from each of them.
 
         Several pieces are cut from a permutation of the rows, and their old log-probs are computed now, before the
         first update. A single one gets them from its first pass. `old_log_probs=sampler` takes the sampler's instead.

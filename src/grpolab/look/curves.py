@@ -46,27 +46,15 @@ def how_joined(metric: str) -> str:
     return "max" if metric == "grad_norm" or "_max" in end else "min" if "_min" in end else "mean"
 
 
-def metrics_of(studies: Sequence[StudyRuns]) -> list[str]:
-    """Return the metrics that any run has, in the order of the vocabulary."""
-    present = {
-        name
-        for study in studies
-        for table in (study.updates, study.rollouts, study.evaluations, study.timings)
-        for name in table
-        if name in METRICS and name not in _NOT_SHOWN
-    }
-    return [name for name in METRICS if name in present]
-
-
 def every(studies: Sequence[StudyRuns], characters: int) -> int:
     """Return k of `every k-th rollout step`: the least with which the curves fit into so many characters."""
-    numbers: dict[tuple[str, bool], int] = {}
+    numbers: dict[tuple[str, str], int] = {}  # of a run, which several studies may share, and a table
     for study in studies:
         steps = study.rollouts.groupby("signature").size()
-        for table in (study.updates, study.rollouts, study.timings):
+        for name in ("updates", "rollouts", "timings"):
+            table = getattr(study, name)
             present = table[["signature", *_metrics(table)]].groupby("signature").any().sum(axis=1)
-            for signature, metrics in present.items():
-                numbers[str(signature), table is study.updates] = int(steps.get(signature, 0) * metrics)
+            numbers |= {(str(run), name): int(steps.get(run, 0) * metrics) for run, metrics in present.items()}
     return max(1, -(-CHARACTERS * sum(numbers.values()) // characters))
 
 

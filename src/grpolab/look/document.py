@@ -70,7 +70,6 @@ def make(
     used = {
         name for run in documents.values() for curve in ("train", "eval") for name in run.get(curve, {"y": ()})["y"]
     }
-    metrics = [name for name in curves.metrics_of(parts) if name in used]
     return {
         "format": FORMAT,
         "name": whole.name,
@@ -79,7 +78,7 @@ def make(
         "live_s": live_s,
         "thinning": {"every": k, "says": _thinning(k)},
         "t95": [round(float(student.ppf(0.975, n)), 6) for n in range(1, MOST_FREEDOM + 1)],
-        "metrics": {name: _metric(parts, name) for name in metrics},
+        "metrics": {name: _metric(parts, name) for name in METRICS if name in used},
         "studies": [_study(part, places) for part in parts],
         "runs": list(documents.values()),
         "claims": [_claim(claim) for claim in claims],
@@ -209,9 +208,9 @@ def _mlflow_links(study: StudyRuns) -> dict[str, str]:
 
 
 def _settings_that_differ(study: StudyRuns) -> dict[str, dict[str, str]]:
-    """Return of each run the settings that are not those of the baseline's run of its facet and seed.
+    """Return the settings of each run that differ from those of the baseline's run in its facet with its seed.
 
-    As `mine (baseline's)`; those of a run without such a neighbour are compared with any run of the baseline.
+    As `mine (baseline's)`. A run without such a neighbour is compared with any run of the baseline.
     """
     names = [name for name in study.cells if name.startswith("setting/") and name != "setting/seed"]
     cells = study.cells.drop_duplicates(["facet", "seed", "arm"])
@@ -223,7 +222,7 @@ def _settings_that_differ(study: StudyRuns) -> dict[str, dict[str, str]]:
     for place, signature, row in zip(_places(cells), cells["signature"], texts.to_dict("records"), strict=True):
         base = by_place.get(place, other)
         differ[signature] = {
-            name.removeprefix("setting/"): f"{row[name]} ({base[name]})"
+            name.removeprefix("setting/"): f"{row[name]} ({base.get(name, 'none')})"
             for name in names
             if row[name] != base.get(name)
         }
@@ -258,22 +257,10 @@ def _number(value: Any) -> float | None:
 
 # --- claims ----------------------------------------------------------------------------------------------------------
 
-_WORDS = (
-    "study",
-    "id",
-    "says",
-    "registered",
-    "source",
-    "metric",
-    "where",
-    "contrast",
-    "verdict",
-    "found",
-    "label",
-    "why",
+_FIELDS = (
+    *("study", "id", "says", "registered", "source", "metric", "where", "contrast", "verdict", "found", "label", "why"),
+    *("n", "seeds", "size", "effect", "low", "high", "p", "adjusted_p", "q", "flags", "sentence"),
 )
-_NUMBERS = ("n", "seeds", "size", "effect", "low", "high", "p", "adjusted_p", "q", "flags", "sentence")
-
 
 # The metric whose curve shows a quantity of the whole run, where it is not the score.
 _CURVES = {
@@ -295,7 +282,7 @@ _CURVES = {
 
 def _claim(claim: Claim) -> Document:
     """Return a claim with what decided it: the difference of each seed in each task."""
-    document = {name: getattr(claim, name) for name in (*_WORDS, *_NUMBERS)}
+    document = {name: getattr(claim, name) for name in _FIELDS}
     document |= {name: strip_markdown(document[name]) for name in ("says", "registered", "size", "sentence")}
     document["curve"] = claim.metric if claim.metric in METRICS else _CURVES.get(claim.metric, "")
     question = claim.question
@@ -319,13 +306,13 @@ def _claim(claim: Claim) -> Document:
                     ],
                 }
             )
-    told = {key: value for key, value in question.hypothesis.items() if value not in (None, "", [], {}, False)}
+    written = {key: value for key, value in question.hypothesis.items() if value not in (None, "", [], {}, False)}
     return document | {
         "log": question.logarithmic,
         "arms": question.arms,
         "tasks": tasks,
         "looks": list(question.looks),
-        "yaml": yaml.safe_dump(told, sort_keys=False, allow_unicode=True),
+        "yaml": yaml.safe_dump(written, sort_keys=False, allow_unicode=True),
     }
 
 

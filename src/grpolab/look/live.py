@@ -65,10 +65,11 @@ class LivePage:
         from grpolab.report.load import load
 
         studies = load(self.results, self.study, unfinished=True)
-        numbers = document.make(studies, decide(studies), now, causes={}, live_s=EVERY_S, known=self.finished)
-        if numbers["thinning"]["every"] != self.every:
+        claims = decide(studies)
+        numbers = document.make(studies, claims, now, causes={}, live_s=EVERY_S, known=self.finished)
+        if numbers["thinning"]["every"] != self.every:  # what is known has another grid
             self.every = numbers["thinning"]["every"]
-            numbers = document.make(studies, decide(studies), now, causes={}, live_s=EVERY_S)
+            numbers = document.make(studies, claims, now, causes={}, live_s=EVERY_S)
         self.finished = {run["signature"]: run for run in numbers["runs"] if run["outcome"] in RESULTS}
         cells = {cell.signature: cell.outcome for study in studies for cell in study.cells.itertuples()}
         counts = Counter(cells.values())

@@ -1,4 +1,4 @@
-"""What a report's HTML holds besides its text: the numbers, and the program that shows them."""
+"""Make the interactive part of a report's HTML: its numbers, and the program that shows them."""
 
 from __future__ import annotations
 

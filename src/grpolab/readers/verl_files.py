@@ -102,7 +102,7 @@ def _other_sources(words: list[str]) -> Iterator[str]:
 
 
 def _to_given(file: ConfigFile, pairs: Options, notes: list[str]) -> Given:
-    """Follow references, use the present names. Raises RequestError, and says what the file is, if none is verl's."""
+    """Follow references and rename old keys. Raises RequestError, which says what the file is, if no key is verl's."""
     if not any(name.startswith(OF_VERL) for name in pairs) or any(name.startswith("worker.") for name in pairs):
         what = describe_other({name.partition(".")[0] for name in pairs} - {"actor_rollout_ref"})
         raise file.refusal(f"holds no config of verl: {what}" if what else "holds no key of verl's config")

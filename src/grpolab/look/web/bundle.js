@@ -213,7 +213,7 @@ function choice(label, options, pick) {
   return { node: element("label", { class: "control" }, element("span", {}, label), list), set };
 }
 
-/** Buttons of which one is pressed. @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
+/** Make buttons, one of them pressed. @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
 function switcher(label, options, pick) {
   const buttons = options.map(partsOfOption).map(([value, name, title]) => button(name, () => pick(value), { value, title }));
   const set = (/** @type {string} */ value) => buttons.forEach((one) => one.setAttribute("aria-pressed", String(one.value === value)));
@@ -559,7 +559,7 @@ function spacingOf(panel) {
   return x.length > 1 ? (0.75 * (x[x.length - 1] - x[0])) / (x.length - 1) : Infinity;
 }
 
-/** Return the point that is nearest to a place; null where none is near enough.
+/** Return the point that is nearest to a place; null if none is near enough.
  * @param {ArrayLike<number>} x ascending @param {number} at @param {number} reach */
 function nearest(x, at, reach) {
   let [low, high] = [0, x.length - 1];

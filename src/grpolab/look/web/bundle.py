@@ -16,7 +16,7 @@ FIRST = "main.js"  # what the page runs; everything else is imported by it
 _IMPORT = re.compile(r'^import \{ [\w, ]+ \} from "\./(\w+\.js)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function |const |let |class )", re.MULTILINE)
 _NAME = re.compile(r"^(?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
-# What is left of imports and exports; and several names at once, of which the check of names would see none.
+# Must not be left: imports, exports, and declarations of several names at once, which the check of names cannot see.
 _LEFT = re.compile(r"^(?:import|export)\b.*|^(?:const|let) [\[{].*", re.MULTILINE)
 _ENDS_A_SCRIPT = re.compile(r"</script|<!--", re.IGNORECASE)
 

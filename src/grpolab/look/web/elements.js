@@ -46,7 +46,7 @@ export function choice(label, options, pick) {
   return { node: element("label", { class: "control" }, element("span", {}, label), list), set };
 }
 
-/** Buttons of which one is pressed. @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
+/** Make buttons, one of them pressed. @param {string} label @param {Option[]} options @param {(value: string) => void} pick @returns {Control} */
 export function switcher(label, options, pick) {
   const buttons = options.map(partsOfOption).map(([value, name, title]) => button(name, () => pick(value), { value, title }));
   const set = (/** @type {string} */ value) => buttons.forEach((one) => one.setAttribute("aria-pressed", String(one.value === value)));

@@ -13,7 +13,7 @@ export function spacingOf(panel) {
   return x.length > 1 ? (0.75 * (x[x.length - 1] - x[0])) / (x.length - 1) : Infinity;
 }
 
-/** Return the point that is nearest to a place; null where none is near enough.
+/** Return the point that is nearest to a place; null if none is near enough.
  * @param {ArrayLike<number>} x ascending @param {number} at @param {number} reach */
 export function nearest(x, at, reach) {
   let [low, high] = [0, x.length - 1];

@@ -1,4 +1,4 @@
-// A small document of which every number is known: two arms, two facets, three seeds, ten steps.
+// A small document with known numbers: two arms, two facets, three seeds, ten steps.
 
 /** @param {number[]} values */
 export function pack(values) {
