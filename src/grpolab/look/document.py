@@ -40,7 +40,7 @@ FORMAT = 1
 MOST_FREEDOM = 60  # degrees of freedom in the table of Student's t
 # Characters of a page's curves: a study of 150 runs stays below 4 MB, one of any size below 12 MB, pictures included.
 CURVES, CURVES_OF_A_RUN, MOST_CURVES = 3_200_000, 6_000, 10_000_000
-MOST_TOKENS, MOST_PROMPTS = 25_000, 4  # of the samples in a page
+MOST_TOKENS, MOST_PROMPTS = 15_000, 4  # of the samples in a page
 MOST_LETTERS = 20_000  # of one text; what is behind is left out, and said
 COLLAPSED = "collapsed"  # as the report labels it
 CLIP_MARKS = {"low": "v", "high": "^", "": "."}
