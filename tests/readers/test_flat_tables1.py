@@ -20,8 +20,8 @@ def composer() -> Composer:
 def read_file(tmp_path: Path, framework: str, name: str, text: str) -> Converted:
     path = tmp_path / name
     path.write_text(text)
-    recognised, given = read(None, str(path))
-    assert recognised == framework
+    given = read(None, str(path))
+    assert given.framework == framework
     return convert(framework, given, composer().compose)
 
 
