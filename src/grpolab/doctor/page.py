@@ -13,6 +13,7 @@ import numpy as np
 from grpolab.doctor.breakdown import GAPS, describe_fall
 from grpolab.doctor.causes import CONFIDENCES, Cause, Finding, read_table
 from grpolab.doctor.evidence import Evidence, to_evidence
+from grpolab.doctor.expected import WHOSE, Place, find_places
 from grpolab.doctor.no_progress import plateau  # noqa: F401  (for the rules of its module)
 from grpolab.doctor.normal import no_reuse  # noqa: F401  (likewise)
 from grpolab.doctor.run_folder import read_run
@@ -39,6 +40,7 @@ class Diagnosis:
     unknown: tuple[str, ...]  # what could not be looked at, one sentence each
     lost: str  # the report's label: collapsed, diverged or stopped; empty if the run was not lost
     fall: str | None  # how far accuracy fell (reward, if the run has no accuracy); None if it did not
+    places: tuple[Place, ...] = ()  # where its numbers lie beside those of healthy runs
 
 
 def diagnose(folder: Path) -> Diagnosis:
@@ -60,7 +62,8 @@ def examine(run: Evidence) -> Diagnosis:
 
     unknown = (*_find_gaps(run), *run.unknown)
     return Diagnosis(
-        run.run, run.state, find(CAUSES.values()), find(NORMAL.causes), unknown, run.lost, describe_fall(run)
+        *(run.run, run.state, find(CAUSES.values()), find(NORMAL.causes), unknown, run.lost, describe_fall(run)),
+        places=find_places(run),
     )
 
 
@@ -130,6 +133,11 @@ def text(diagnosis: Diagnosis) -> str:
     for note in diagnosis.notes:
         lines.append("")
         write("normal: ", f"{note.says} Here: {note.evidence[0]}.")
+    if diagnosis.places:
+        lines += ["", "where this run lies:"]
+        for place in diagnosis.places:
+            write("   - ", f"{place.says}.")
+        write("   ", WHOSE)
     if diagnosis.unknown:
         lines += ["", "not looked at:"]
         for sentence in diagnosis.unknown:
@@ -147,5 +155,6 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
             for finding in diagnosis.findings
         ],
         "normal": [{"note": note.cause, "says": note.says, "evidence": note.evidence[0]} for note in diagnosis.notes],
+        "expected": [vars(place) for place in diagnosis.places],
         "unknown": diagnosis.unknown,
     }
