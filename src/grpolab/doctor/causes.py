@@ -41,6 +41,8 @@ class Finding:
     remedy: str = ""
     side: str = ""  # the variant of the cause that this run shows, if the cause has several
     words: Mapping[str, Any] = field(default_factory=dict)  # for the braces in its sentences
+    cost: str = ""  # which part of the run it concerns, one sentence; empty where no number says it
+    step: int | None = None  # where that begins
 
 
 def _find(confidence: str, *evidence: str, instead: tuple[str, ...] = (), side: str = "", **words: Any) -> Finding:

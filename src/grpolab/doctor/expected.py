@@ -21,7 +21,7 @@ from grpolab.doctor.evidence import Evidence
 from grpolab.report.journals import mean
 from grpolab.report.text import count, listing, number, percent
 
-# Of a row: one ratio per token or per sequence, kernel, clip range below and above 1, optimiser steps on a batch, its age.
+# Of a row: one ratio per token or per sequence, kernel, clip range below and above 1, updates on a batch, its age
 KEYS = ("level", "kernel", "low", "high", "updates", "staleness")
 CLOSE = 1.5  # factor between two clip ranges that are still compared
 COURSE = 10  # rows of a log: fewer have no beginning and end to compare
@@ -196,7 +196,9 @@ def _judge(measure: str, value: float, band: tuple[float, float], says: str) -> 
     if low <= value <= high or number(value) in (number(low), number(high)):
         return Place(measure, value, "inside", f"{says}: normal")
     place: Literal["above", "below"] = "above" if value > high else "below"
-    return Place(measure, value, place, f"{says}: outside of it, {place}, as with {above if place == 'above' else below}")
+    return Place(
+        measure, value, place, f"{says}: outside of it, {place}, as with {above if place == 'above' else below}"
+    )
 
 
 def _name(row: Row, with_updates: bool = True) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from grpolab.doctor.breakdown import GAPS, describe_fall
 from grpolab.doctor.causes import CONFIDENCES, Cause, Finding, read_table
+from grpolab.doctor.cost import add_cost
 from grpolab.doctor.evidence import Evidence, to_evidence
 from grpolab.doctor.expected import WHOSE, Place, find_places
 from grpolab.doctor.no_progress import plateau  # noqa: F401  (for the rules of its module)
@@ -57,7 +58,8 @@ def examine(run: Evidence) -> Diagnosis:
     """Return the causes in a run's evidence, surest first; of equally sure ones, first the one that explains others."""
 
     def find(causes: Iterable[Cause]) -> tuple[Finding, ...]:
-        findings = [finding for cause in causes if (finding := cause.find(run))]
+        found = [(cause, finding) for cause in causes if (finding := cause.find(run))]
+        findings = [add_cost(run, finding, cause.sentences.get("cost", "")) for cause, finding in found]
         return tuple(sorted(findings, key=lambda finding: CONFIDENCES.index(finding.confidence)))
 
     unknown = (*_find_gaps(run), *run.unknown)
@@ -116,6 +118,8 @@ def text(diagnosis: Diagnosis) -> str:
         write("", f"{': '.join(course)}.")
     for place, finding in enumerate(diagnosis.findings, start=1):
         lines += ["", f"{place}. {finding.cause} ({finding.confidence})"]
+        if finding.cost:
+            write("   ", finding.cost)
         write("   ", finding.says)
         for sentence in finding.evidence:
             write("   - ", sentence)
@@ -135,8 +139,8 @@ def text(diagnosis: Diagnosis) -> str:
         write("normal: ", f"{note.says} Here: {note.evidence[0]}.")
     if diagnosis.places:
         lines += ["", "where this run lies:"]
-        for place in diagnosis.places:
-            write("   - ", f"{place.says}.")
+        for one in diagnosis.places:
+            write("   - ", f"{one.says}.")
         write("   ", WHOSE)
     if diagnosis.unknown:
         lines += ["", "not looked at:"]
@@ -147,7 +151,7 @@ def text(diagnosis: Diagnosis) -> str:
 
 def record(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as plain values, for JSON."""
-    finding_keys = ("cause", "confidence", "says", "evidence", "instead")
+    finding_keys = ("cause", "confidence", "cost", "step", "says", "evidence", "instead")
     return {
         **{key: getattr(diagnosis, key) for key in ("run", "state", "lost", "fall")},
         "causes": [

@@ -175,11 +175,13 @@ def _runs(
             "mlflow": links.get(signature, ""),
             "settings": settings.get(signature, {}),
             "findings": [
-                {key: getattr(finding, key) for key in ("confidence", "cause", "says", "evidence", "remedy")}
+                {key: getattr(finding, key) for key in ("confidence", "cause", "evidence", "remedy")}
+                | {"says": f"{finding.cost} {finding.says}".lstrip()}
                 for finding in causes.get(signature, ())
             ],
         }
-        run["marks"] = _marks(study, cell, str(run["lost"]))
+        begins = [(of.step, f"{of.cause.replace('_', ' ')} begins") for of in causes.get(signature, ()) if of.step]
+        run["marks"] = [*_marks(study, cell, str(run["lost"])), *begins]
         if signature in of_run:
             run |= dict(zip(("train", "eval"), of_run[signature], strict=True))
         if signature in scores.index:
