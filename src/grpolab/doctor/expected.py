@@ -27,6 +27,7 @@ CLOSE = 1.5  # factor between two clip ranges that are still compared
 COURSE = 10  # rows of a log: fewer have no beginning and end to compare
 ANY = "any"  # level and kernel of the row over all objectives, for a run whose objective is not known
 KERNELS = {**dict.fromkeys(("grpo", "dr_grpo", "bnpo", "dapo", "vanilla", "gspo"), "clipped"), "cispo": "cispo"}
+LEVELS = {"vanilla": "token", "gspo": "sequence"}  # verl's, whose loss says it
 # Level, kernel and range that a log which says none of them is likely to have: GRPO's and GSPO's.
 USUAL = [("token", "clipped", 0.2, 0.2), ("sequence", "clipped", 3e-4, 4e-4)]
 WHOSE = (
@@ -128,13 +129,13 @@ def _lacking(known: Mapping[str, Any]) -> list[str]:
 
 def _describe(run: Evidence) -> dict[str, Any]:
     """Return what is known of a run's objective, by KEYS."""
-    settings, level = run.settings, run.settings.get("importance_sampling_level")
-    loss = str(settings.get("loss_type", ""))
+    settings, loss = run.settings, str(run.settings.get("loss_type", ""))
+    level = settings.get("importance_sampling_level") or LEVELS.get(loss)
     low, high = (_number(settings.get(key)) for key in ("epsilon", "epsilon_high"))
     passes = [_number(settings.get(key)) for key in ("num_iterations", "num_minibatches")]
     updates = run.updates_per_batch or (passes[0] * passes[1] if passes[0] and passes[1] else None)
     return {
-        "level": "sequence" if loss == "gspo" else str(level).partition("_")[0] if level else None,
+        "level": str(level).partition("_")[0] if level else None,
         "kernel": settings.get("kernel") or KERNELS.get(loss),
         **{"low": low, "high": low if high is None else high},
         **{"updates": updates, "staleness": _number(settings.get("staleness")) or 0},
