@@ -18,7 +18,7 @@ from grpolab.doctor.expected import WHOSE, Place, find_places
 from grpolab.doctor.no_progress import plateau  # noqa: F401  (for the rules of its module)
 from grpolab.doctor.normal import no_reuse  # noqa: F401  (likewise)
 from grpolab.doctor.run_folder import read_run
-from grpolab.doctor.still_possible import Open, find_open
+from grpolab.doctor.still_possible import Candidate, find_open
 from grpolab.framework_names import LOG_NAMES
 from grpolab.readers.logs import read_log
 from grpolab.report.text import count, listing, number
@@ -42,7 +42,7 @@ class Diagnosis:
     unknown: tuple[str, ...]  # what could not be looked at, one sentence each
     lost: str  # the report's label: collapsed, diverged or stopped; empty if the run was not lost
     fall: str | None  # how far accuracy fell (reward, if the run has no accuracy); None if it did not
-    still_possible: tuple[Open, ...] = ()  # where it fell or stands still, and no cause was found
+    still_possible: tuple[Candidate, ...] = ()  # where it fell or stands still, and no cause was found
     places: tuple[Place, ...] = ()  # where its numbers lie beside those of healthy runs
 
 
@@ -145,8 +145,8 @@ def text(diagnosis: Diagnosis) -> str:
         write("", f"No cause found: {why}.")
     if diagnosis.still_possible:
         lines += ["", "still possible, and what would show it:"]
-        for place, open_cause in enumerate(diagnosis.still_possible, start=1):
-            write(f"   {place}. ", f"{open_cause.cause}: {open_cause.show}")
+        for place, candidate in enumerate(diagnosis.still_possible, start=1):
+            write(f"   {place}. ", f"{candidate.cause}: {candidate.show}")
     for note in diagnosis.notes:
         lines.append("")
         write("normal: ", f"{note.says} Here: {note.evidence[0]}.")

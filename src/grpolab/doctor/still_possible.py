@@ -18,7 +18,7 @@ REWARD_ITSELF = "the reward itself"
 
 
 @dataclass(frozen=True)
-class Open:
+class Candidate:
     """A cause that may still be it."""
 
     cause: str
@@ -27,7 +27,7 @@ class Open:
 
 def find_open(
     run: Evidence, findings: Sequence[Finding], fall: str | None, tables: Mapping[str, Any]
-) -> tuple[Open, ...]:
+) -> tuple[Candidate, ...]:
     """Return the causes that remain, likeliest first; none if a cause was found, or if nothing is wrong.
 
     `tables`: `still_possible` and `to_log` of causes.yaml.
@@ -43,11 +43,11 @@ def find_open(
     options = tables["to_log"].get(run.framework, {})
     found = {one.cause for one in findings}
     causes = [
-        Open(cause, _how_to_see(run.framework, metrics, options))
+        Candidate(cause, _how_to_see(run.framework, metrics, options))
         for cause, metrics in tables["still_possible"][symptom].items()
         if cause not in found and not any(len(run.values(metric)) for metric in metrics)
     ]
-    return (*causes[: MOST_NAMED - 1], Open(REWARD_ITSELF, " ".join(_read_completions(run.framework, options))))
+    return (*causes[: MOST_NAMED - 1], Candidate(REWARD_ITSELF, " ".join(_read_completions(run.framework, options))))
 
 
 def _how_to_see(framework: str, metrics: Sequence[str], options: Mapping[str, str]) -> str:
