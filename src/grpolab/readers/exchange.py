@@ -102,7 +102,7 @@ def _read(name: str, file: ConfigFile) -> Given:
         return flat.load_reader(name).read(file)
     if name == "verl":
         return verl.read(file)
-    return trl.read(file, name if name in ON_TRL else None)
+    return trl.read(file)
 
 
 def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Converted:

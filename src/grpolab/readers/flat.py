@@ -1,17 +1,27 @@
 """Read a framework's config by its table of keys, `keys/<framework>.yaml`, which says what each key is here.
 
-A table has these sections. `loss`: key -> option of the loss (`frameworks/options.py`). `run`: key -> ours and the
-default, where ours is a setting or a word of the batch (BATCH). `choices`: key -> its default and what each value sets
-of ours, or why it cannot. `not_carried`: key -> the values that do nothing, and why the others are not carried.
-`passed_over`: keys and prefixes that change no result. `renamed`: an older key or prefix -> today's.
+Sections of a table, whose first comment is the version that was read:
+
+- `loss`: key -> option of the loss (`frameworks/options.py`, which has the default)
+- `run`: key -> ours and the default; ours is a setting, a list of settings, or a word of the batch (BATCH)
+- `choices`: key -> its default, and what each value sets of ours (`=key`: what that key says), or why it cannot
+- `fixed`: ours that the framework has no key for
+- `not_carried`: key -> the values that do nothing, and why the others are not carried
+- `passed_over`: keys, beginnings of keys and patterns that change no result
+- `switches`: beginning of keys -> the key without which they do nothing, and its default
+- `renamed`: an older key, or beginning, -> today's
+
+Where several keys set one thing of ours, the later row of the table that is not at its default counts.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import functools
+import math
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +49,9 @@ from grpolab.settings.objective import Objective
 
 TABLES = Path(__file__).parent / "keys"
 # Words of the batch: how a framework counts what is sampled and what a step learns from.
-SIZES = ("prompts_per_step", "completions_per_step")
-PARTS = ("num_minibatches", "minibatch_prompts", "minibatch_completions")
-BATCH = {*SIZES, *PARTS, "warmup_share", "min_lr"}
+SIZES = ("prompts_per_step", "completions_per_step", "group_of_completions", "rollout_part")
+PARTS = ("num_minibatches", "minibatch_prompts", "minibatch_completions", "minibatch_part")
+BATCH = {*SIZES, *PARTS, "warmup_share", "min_lr"}  # `.._part`: a factor of what one process samples or learns from
 SCHEDULES = ("constant", "linear", "cosine")
 CONFIG_OPTIONS = {"config", "config_name", "config_path", "config_dir", "config_file"}
 
@@ -62,9 +72,11 @@ class Reader:
         self.classes: dict[str, str] = section("classes") or {}  # config class -> where its fields are
         self.signs: set[str] = set(table["signs"])  # keys that no other framework has
         self.loss: dict[str, str] = section("loss") or {}
-        self.run: dict[str, tuple[str, Any]] = section("run") or {}
+        self.run: dict[str, tuple[str | list[str], Any]] = section("run") or {}
         self.choices: dict[str, dict[str, Any]] = section("choices") or {}
         self.not_carried: dict[str, tuple[list[Any], str]] = section("not_carried") or {}
+        self.fixed: Options = section("fixed") or {}
+        self.switches: dict[str, tuple[str, Any]] = section("switches") or {}
         self.passed_over: list[str] = section("passed_over") or []
         self.renamed: dict[str, str] = section("renamed") or {}
 
@@ -73,9 +85,9 @@ class Reader:
     @functools.cached_property
     def defaults(self) -> Options:
         """Keys that are carried, with the framework's defaults."""
-        of_loss = dict(dotted(OPTIONS[self.name][0]))
+        of_loss = dict(dotted(dict(OPTIONS[self.name][0])))
         return {
-            **{key: of_loss[option] for key, option in self.loss.items()},
+            **{key: of_loss.get(option) for key, option in self.loss.items()},
             **{key: default for key, (_, default) in self.run.items()},
             **{key: choice["default"] for key, choice in self.choices.items()},
         }
@@ -157,6 +169,8 @@ class Reader:
         """Return pairs under today's keys; today's own spelling counts where both stand there."""
         renamed = Options()
         for key, value in pairs.items():
+            if value is True and key.startswith("no_") and isinstance(self.defaults.get(key[3:]), bool):
+                key, value = key[3:], False
             old = key if key in self.renamed else next((each for each in self._prefixes if key.startswith(each)), "")
             renamed.setdefault(self.renamed[old] + key.removeprefix(old) if old else key, value)
         return renamed | {key: value for key, value in pairs.items() if key in self.defaults}
@@ -167,6 +181,8 @@ class Reader:
 
     def kind_of(self, name: str, given: Given) -> str:
         """Return whether a key is carried, not carried, has no effect on what is learnt, or is unknown."""
+        if self._is_off(name, given.options):
+            return "no effect"
         if name in self.defaults:
             return "carried"
         if name in self.not_carried:
@@ -174,35 +190,64 @@ class Reader:
         patterns = [f"{each}*" if each.endswith(".") else each for each in self.passed_over]
         return "no effect" if any(fnmatch.fnmatchcase(name, each) for each in patterns) else "unknown"
 
+    def _is_off(self, name: str, written: Mapping[str, Any]) -> bool:
+        """Return True if a key belongs to a part of the framework that a switch turns off."""
+        return any(
+            name.startswith(part) and name != switch and not written.get(switch, default)
+            for part, (switch, default) in self.switches.items()
+        )
+
     def resolve_options(self, given: Given) -> Options:
         """Return all keys that are carried, with defaults. Raises RequestError for a value of a wrong type."""
         written = {
             key: _typed(value, self.defaults[key])
             for key, value in given.options.items()
-            if key in self.defaults and (value is not None or self.defaults[key] is None)
+            if key in self.defaults and value is not None and not self._is_off(key, given.options)
         }
         options = self.defaults | written
         plain = {key: default for key, default in self.defaults.items() if key not in self.choices}
         refuse_wrong_types(self.title, options, plain)
         counts = ("num_generations", "num_iterations", *SIZES, *PARTS)
-        wanted = [key for key, (ours, _) in self.run.items() if ours in counts and options[key] is not None]
+        wanted = [key for key, (ours, *_) in self.run.items() if ours in counts and options[key] is not None]
         refuse_wrong_counts(self.title, options, wanted)
         return options
 
     # Theirs as ours.
 
     def objective(self, options: Options) -> Objective:
-        """Translate the options of the loss. Raises ValueError for what the framework does not have."""
+        """Translate the options of the loss, but those that have no counterpart here (`_find_refused`)."""
+        return self._translate(options | dict.fromkeys(self._find_refused(options)[0]))
+
+    def _translate(self, options: Options) -> Objective:
+        """Translate the options of the loss; one that is None is left out. Raises ValueError."""
         nested = Options()
         for key, option in self.loss.items():
-            *parents, last = option.split(".")
-            functools.reduce(lambda level, parent: level.setdefault(parent, {}), parents, nested)[last] = options[key]
+            if options[key] is not None:
+                *parents, last = option.split(".")
+                functools.reduce(lambda level, part: level.setdefault(part, {}), parents, nested)[last] = options[key]
         return OPTIONS[self.name][1](nested)
 
+    def _find_refused(self, options: Options) -> tuple[list[str], str]:
+        """Return the key without which the loss can be translated, and why it cannot with it; all keys if it is not one."""
+        try:
+            self._translate(options)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            reason = str(error)
+            for key in [key for key in self.loss if options[key] != self.defaults[key]]:
+                with suppress(ValueError, TypeError, AttributeError, KeyError):
+                    self._translate(options | {key: None})
+                    return [key], reason
+            return [*self.loss], reason
+        return [], ""
+
     def convert_run(self, options: Options) -> Options:
-        """Return the settings besides the loss, by our keys."""
+        """Return the settings besides the loss, by our keys; a group of one has no baseline."""
+        values = self._set_values(options)
+        return values | ({"advantage_estimator": "none", "scale_rewards": "none"} if _is_alone(values) else {})
+
+    def _set_values(self, options: Options) -> Options:
         ours = self._by_our_words(options)
-        values = {word: value for word, value in ours.items() if word not in BATCH and value is not None}
+        values = self.fixed | {word: value for word, value in ours.items() if word not in BATCH and value is not None}
         values |= {"warm_start.max_steps": 0, **self._count_batch(ours)[0]}
         if (schedule := ours.get("lr_scheduler_type")) is not None:
             values["lr_scheduler_type"] = _schedule(schedule) or "constant"
@@ -212,18 +257,26 @@ class Reader:
             values["min_lr_ratio"] = min(ours["min_lr"] / ours["learning_rate"], 1.0)
         if ours.get("warmup_share") and ours.get("rollout_steps") and not ours.get("warmup_steps"):
             values["warmup_steps"] = int(ours["warmup_share"] * ours["rollout_steps"])
-        if values.get("max_grad_norm") == 0:
-            values["max_grad_norm"] = float("inf")
         for key in self.choices:
-            values |= meaning if isinstance(meaning := self._meaning(key, options), dict) else {}
+            meaning = self._meaning(key, options)
+            for word, value in meaning.items() if isinstance(meaning, dict) else ():
+                is_reference = isinstance(value, str) and value.startswith("=")
+                values[word] = options[value[1:]] if is_reference else value
+        if values.get("max_grad_norm") == 0:
+            values["max_grad_norm"] = math.inf
         return values
 
     def _by_our_words(self, options: Options) -> Options:
-        """Return the values of `run` by our words; of several keys for one word, the first that is not its default."""
+        """Return the values of `run` by our words; a value of several words is one for each, or the same for all."""
         ours = Options()
-        for key, (word, default) in self.run.items():
-            if word not in ours or (options[key] not in (None, default)):
-                ours[word] = options[key] if options[key] is not None else ours.get(word)
+        for key, (words, default) in self.run.items():
+            value = options[key]
+            several = [words] if isinstance(words, str) else words
+            parts = value if isinstance(value, list) and len(value) == len(several) > 1 else [value] * len(several)
+            for word, part in zip(several, parts, strict=True):
+                if part is not None and (ours.get(word) is None or value != default):
+                    is_factor = word.endswith("_part") and ours.get(word) is not None
+                    ours[word] = part * ours[word] if is_factor else part
         return ours
 
     def _meaning(self, key: str, options: Options) -> Any:
@@ -233,17 +286,26 @@ class Reader:
 
     def _count_batch(self, ours: Options) -> tuple[Options, list[str]]:
         """Return prompts and minibatches of a rollout step, and a sentence for what the file does not determine."""
-        group, says, values = ours.get("num_generations") or 1, list[str](), Options()
-        prompts = ours.get("prompts_per_step")
+        values, says = Options(), list[str]()
+        group, prompts = ours.get("num_generations") or 1, ours.get("prompts_per_step")
+        if (in_completions := ours.get("group_of_completions")) is not None:  # then the batch counts completions
+            values["num_generations"] = group = in_completions
+            ours = ours | {"completions_per_step": prompts}
+            prompts = None
         if prompts is None and (completions := ours.get("completions_per_step")) is not None:
             if completions % group:
                 says.append(f"{completions} completions a step are no whole groups of {group}: the rest is left out")
             prompts = max(completions // group, 1)
+        if prompts is None and ours.get("rollout_part") is not None:
+            prompts = max(ours["rollout_part"] // group, 1)
+            says.append(
+                f"prompts_per_step={prompts} is what one process samples: the file does not say how many there are"
+            )
         if prompts is None:
-            says.append(f"the prompts of a step: the file alone does not say how many; {self.title} has no default")
+            says.append(f"prompts_per_step: the file alone does not say it, and {self.title} has no default")
             return values, says
         values["prompts_per_step"] = prompts
-        per_part = {"minibatch_prompts": 1, "minibatch_completions": group}
+        per_part = {"minibatch_prompts": 1, "minibatch_completions": group, "minibatch_part": group}
         sizes = [ours[word] / unit for word, unit in per_part.items() if ours.get(word) is not None]
         if ours.get("num_minibatches") is not None:
             values["num_minibatches"] = ours["num_minibatches"]
@@ -258,8 +320,9 @@ class Reader:
                 says.append(
                     f"an optimiser step takes {size:g} prompts, which do not divide the {prompts} of a rollout step"
                 )
-        else:
-            says.append("the optimiser steps of a batch: the file alone does not say how many; one stands for it")
+        elif "num_minibatches" not in self.fixed:
+            says.append("num_minibatches: the file alone does not say how many optimiser steps a batch has; one here")
+            values["num_minibatches"] = 1
         while prompts % values.get("num_minibatches", 1):
             values["num_minibatches"] -= 1
         return values, says
@@ -277,6 +340,9 @@ class Reader:
         for key in self.find_unknown(given):
             value = given.open.get(key) or given.options.get(key)
             yield f"{key}={shorten(value)}: {self.title} has no such key{self.near(key)}; its effect is lost"
+        refused, reason = self._find_refused(options)
+        if refused:
+            yield f"{', '.join(refused)}: {reason}; the preset stands for it"
         for key in self.choices:
             meaning = self._meaning(key, options)
             if isinstance(meaning, str) or (meaning is None and key in given.options):
@@ -306,6 +372,8 @@ class Reader:
         """Yield a sentence for each thing of the run that the options do not determine, or that is another one here."""
         ours = self._by_our_words(options)
         yield from self._count_batch(ours)[1]
+        if _is_alone(self._set_values(options)):
+            yield "num_generations=1: a group of one has nothing to be compared with; the reward is the advantage here"
         schedule = ours.get("lr_scheduler_type")
         if schedule is not None and _schedule(schedule) is None:
             yield f"lr_scheduler_type={schedule}: here it is one of {', '.join(SCHEDULES)}; constant stands for it"
@@ -313,6 +381,11 @@ class Reader:
             yield "the length of the run: set rollout_steps"
             if share := ours.get("warmup_share"):
                 yield f"a warm-up over {share:g} of the run: give warmup_steps, this share of the run's steps"
+
+
+def _is_alone(values: Options) -> bool:
+    """Return True if groups have one completion, and the advantage is not the reward already."""
+    return values.get("num_generations") == 1 and values.get("advantage_estimator") not in ("none", "given")
 
 
 def _typed(value: Any, default: Any) -> Any:
