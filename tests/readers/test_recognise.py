@@ -1,4 +1,4 @@
-"""Whose config a file is: recognised by what only one framework's files have, and refused where another is asked for."""
+"""Whose config a file is: recognised by what only one framework has, and refused where another is asked for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ FILES = {
     ),
     "skyrl": (
         "f.sh",
-        "uv run -m skyrl_train.entrypoints.main_base trainer.algorithm.eps_clip_low=0.15 generator.n_samples_per_prompt=4\n",
+        "uv run -m skyrl_train.entrypoints.main_base trainer.algorithm.eps_clip_low=0.15"
+        " generator.n_samples_per_prompt=4\n",
         "num_generations=4 epsilon=0.15",
     ),
     "deepspeed_chat": (
@@ -76,12 +77,14 @@ FILES = {
     ),
     "prime_rl": (
         "j.toml",
-        "[trainer.loss]\nkl_tau = 0.002\n[trainer.optim]\nlr = 2e-6\n[orchestrator]\nbatch_size = 64\nrollouts_per_example = 4\n",
+        "[trainer.loss]\nkl_tau = 0.002\n[trainer.optim]\nlr = 2e-6\n"
+        "[orchestrator]\nbatch_size = 64\nrollouts_per_example = 4\n",
         "num_generations=4 learning_rate=2e-06 prompts_per_step=16",
     ),
     "open_instruct": (
         "k.sh",
-        "python open_instruct/grpo_fast.py --num_unique_prompts_rollout 16 --num_samples_per_prompt_rollout 4 --beta 0.02\n",
+        "python open_instruct/grpo_fast.py --num_unique_prompts_rollout 16 --num_samples_per_prompt_rollout 4"
+        " --beta 0.02\n",
         "num_generations=4 prompts_per_step=16 beta=0.02",
     ),
     "torchtune": (

@@ -128,7 +128,8 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     values = {**loss, **values}
     overrides = [preset, *(f"{key}={_override(value)}" for key, value in values.items())]
     left_out = [*given.notes, *reader.explain_unread(given, options), *reader.explain_left_out(options)]
-    kinds = {key: reader.kind_of(key, given) for key in dict(dotted({**given.options, **given.open}))}
+    kind_of = getattr(reader, "kind_of", lambda key, _: "carried" if key in options else "no effect")
+    kinds = {key: kind_of(key, given) for key in dict(dotted({**given.options, **given.open}))}
     unknown = [f"{key}{near_matches(key, options)}" for key, kind in kinds.items() if kind == "unknown"]
     has_none = f"{', '.join(unknown)}: {TITLES[name]} has no such key" if unknown else ""
     defaults = list(reader.explain_defaults(given, options))

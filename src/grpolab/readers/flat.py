@@ -228,7 +228,7 @@ class Reader:
         return OPTIONS[self.name][1](nested)
 
     def _find_refused(self, options: Options) -> tuple[list[str], str]:
-        """Return the key without which the loss can be translated, and why it cannot with it; all keys if it is not one."""
+        """Return the key without which the loss can be translated, all if it is not one alone, and why it cannot be."""
         try:
             self._translate(options)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
