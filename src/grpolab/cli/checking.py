@@ -80,7 +80,8 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     if framework and len(words) != 1:
         raise RequestError(f"lint --from {framework} needs one FILE")
     if framework or (len(words) == 1 and "=" not in words[0] and Path(words[0]).exists() and Path(words[0]).suffix):
-        name, given, converted = _converted(arguments, words[0])
+        given, converted = _converted(arguments, words[0])
+        name = given.framework
         default = convert(name, {}, Composer().compose)
         config = converted.options, converted.settings
         usual = default.options, default.settings
@@ -101,7 +102,7 @@ def import_(arguments: argparse.Namespace) -> None:
     from grpolab.settings.task import without_the_hub
 
     with without_the_hub():
-        _, given, converted = _converted(arguments, arguments.file)
+        given, converted = _converted(arguments, arguments.file)
     if given.evidence:
         say(printable(given.evidence), error=True)
     say("\n".join(converted.overrides))
@@ -130,15 +131,15 @@ def export(arguments: argparse.Namespace) -> None:
         say(f"a little different there: {sentence}", error=True)
 
 
-def _converted(arguments: argparse.Namespace, file: str) -> tuple[str, Given, Converted]:
-    """Return a file's framework, what the file says, and that in our settings."""
+def _converted(arguments: argparse.Namespace, file: str) -> tuple[Given, Converted]:
+    """Return what a file says, and that in our settings."""
     from grpolab.readers.exchange import convert, read
     from grpolab.sweep.compose import Composer
 
-    name, given = read(arguments.framework, file)
+    given = read(arguments.framework, file)
     version, processes = arguments.version or given.version, arguments.processes or given.processes
     given = replace(given, version=version, processes=processes)
-    return name, given, convert(name, given, Composer().compose)
+    return given, convert(given.framework, given, Composer().compose)
 
 
 @command(

@@ -85,16 +85,16 @@ class Exported:
     remarks: list[str]
 
 
-def read(asked: str | None, path: str) -> tuple[str, Given]:
-    """Return a file's framework and the options of it that the file has; `asked` None: by what only its files have.
+def read(asked: str | None, path: str) -> Given:
+    """Return what a file says of a framework's options; `asked` None: the one that only its files show.
 
     Raises RequestError if the file has none, or is another framework's.
     """
     file = load_config(path)
     name, sentence = identify(asked, file)
-    given: Given = _read(name, file)
     whole = flat.load_reader(name).whole if name in flat.FLAT else WHOLE["verl" if name == "verl" else "trl"]
-    return name, replace(given, evidence=sentence, whole=whole if file.kind in ("shell", "python") else "")
+    is_script = file.kind in ("shell", "python")
+    return replace(_read(name, file), framework=name, evidence=sentence, whole=whole if is_script else "")
 
 
 def _read(name: str, file: ConfigFile) -> Given:

@@ -56,7 +56,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 CONFIG_OPTIONS = {"config", "config_name", "config_path", "config_dir", "config_file"}
 
 
-class Reader:
+class TableReader:
     """A framework's reader: its table of keys, and the functions that `exchange.py` calls."""
 
     def __init__(self, name: str, text: str) -> None:
@@ -202,7 +202,7 @@ class Reader:
         written = {
             key: _typed(value, self.defaults[key])
             for key, value in given.options.items()
-            if key in self.defaults and value is not None and not self._is_off(key, given.options)
+            if key in self.defaults and not self._is_off(key, given.options) and (value is not None or key in self.loss)
         }
         options = self.defaults | written
         plain = {key: default for key, default in self.defaults.items() if key not in self.choices}
@@ -216,13 +216,13 @@ class Reader:
 
     def objective(self, options: Options) -> Objective:
         """Translate the options of the loss, but those that have no counterpart here (`_find_refused`)."""
-        return self._translate(options | dict.fromkeys(self._find_refused(options)[0]))
+        return self._translate(options | {key: self.defaults[key] for key in self._find_refused(options)[0]})
 
     def _translate(self, options: Options) -> Objective:
-        """Translate the options of the loss; one that is None is left out. Raises ValueError."""
-        nested = Options()
+        """Translate the options of the loss; those without a default only if they are set. Raises ValueError."""
+        nested, of_loss = Options(), dict(dotted(dict(OPTIONS[self.name][0])))
         for key, option in self.loss.items():
-            if options[key] is not None:
+            if options[key] is not None or option in of_loss:
                 *parents, last = option.split(".")
                 functools.reduce(lambda level, part: level.setdefault(part, {}), parents, nested)[last] = options[key]
         return OPTIONS[self.name][1](nested)
@@ -235,7 +235,7 @@ class Reader:
             reason = str(error)
             for key in [key for key in self.loss if options[key] != self.defaults[key]]:
                 with suppress(ValueError, TypeError, AttributeError, KeyError):
-                    self._translate(options | {key: None})
+                    self._translate(options | {key: self.defaults[key]})
                     return [key], reason
             return [*self.loss], reason
         return [], ""
@@ -403,9 +403,9 @@ def _schedule(name: Any) -> str | None:
 
 
 @functools.cache
-def load_reader(name: str) -> Reader:
+def load_reader(name: str) -> TableReader:
     """Return a framework's reader, from its table."""
-    return Reader(name, (TABLES / f"{name}.yaml").read_text(encoding="utf-8"))
+    return TableReader(name, (TABLES / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 FLAT = tuple(sorted(table.stem for table in TABLES.glob("*.yaml")))

@@ -74,6 +74,7 @@ class Given:
     processes: int | None = None  # that train, where it is known
     fork: str | None = None  # which changes the framework's defaults
     overridable: list[str] = field(default_factory=list)  # keys whose values are a script's defaults
+    framework: str = ""  # whose config the file is
     evidence: str = ""  # by what the file's framework was recognised, if nobody named it
     whole: str = ""  # of a script: what says all values of a run that it starts
 
@@ -87,7 +88,7 @@ def load_config(path: str) -> ConfigFile:
     if place.is_dir() and place.name != "params":
         places = [place / name for name in WHOLE_CONFIGS if (place / name).exists()]
         if not places:
-            raise RequestError(f"{path} holds no config of a run: it is one of {', '.join(WHOLE_CONFIGS)}")
+            raise RequestError(f"{path} cannot be read: a run's folder has one of {', '.join(WHOLE_CONFIGS)}")
         place = places[0]
     if place.is_dir():  # MLflow has a file for each parameter
         params = {file.name: read_text(str(file)) for file in sorted(place.iterdir())[:MOST_PARAMS] if file.is_file()}
