@@ -50,8 +50,10 @@ def _read_traits(file: ConfigFile) -> Traits:
                     traits.packages |= {module.name.partition(".")[0] for module in modules}
                 case ast.ImportFrom(module=str() as module, level=0):
                     traits.packages.add(module.partition(".")[0])
-                case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)):
+                case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), keywords=keywords):
                     traits.calls.add(called)
+                    if called.endswith("GRPOConfig"):
+                        traits.keys |= dict.fromkeys(str(keyword.arg) for keyword in keywords)
     else:
         words = list[str]()
 
