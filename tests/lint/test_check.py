@@ -101,7 +101,7 @@ def test_the_page_explains_every_rule_and_every_equality(capsys: Printed) -> Non
     assert main(["lint", "--rules"]) == 0
     text = capsys.readouterr().out
     rows = [line.split(" | ")[:3] for line in text.splitlines() if line.startswith("| `")]
-    tables = (RUN_RULES, STUDY_RULES, TRL_RULES, KEY_RULES, *FILE_RULES.values())
+    tables = (RUN_RULES, STUDY_RULES, TRL_RULES, *FILE_RULES.values(), KEY_RULES)
     assert rows == [
         [f"| `{rule}`", severity, f"`{key}`"] for rules in tables for rule, (severity, key) in rules.items()
     ]
