@@ -107,8 +107,12 @@ actor_infer: {generating_args: {temperature: 0.8, top_p: 0.9, max_new_tokens: "$
 
 
 def test_roll_counts_prompts_and_its_agentic_pipeline_answers(tmp_path: Path) -> None:
+    of_rlvr = "num_return_sequences_in_group: 6\nresponse_length: 700\nwhiten_advantages: true\n"
     rlvr = read_file(
-        tmp_path, "roll", "a.yaml", f"{ROLL}num_return_sequences_in_group: 6\nresponse_length: 700\nwhiten_advantages: true\n"
+        tmp_path,
+        "roll",
+        "a.yaml",
+        ROLL + of_rlvr,
     )
     assert not differences(
         rlvr, prompts_per_step=48, num_generations=6, num_iterations=2, max_completion_length=700, temperature=0.8,
@@ -163,11 +167,9 @@ def test_prime_rl_in_one_file_and_in_older_ones_of_a_part(tmp_path: Path) -> Non
     assert found.settings.options == {"advantage_weight": 1.0, "drift_weight": 0.005}
     assert says(found, "trainer.model.lora.rank=16: all weights are trained here", "orchestrator.train.source=")
     assert says(found, "did you mean trainer.loss.dppo_mask_high")
-    old = 'batch_size = 64\nrollouts_per_example = 8\nmask_truncated_completions = true\n[sampling]\nmax_tokens = 500\n'
+    old = "batch_size = 64\nrollouts_per_example = 8\nmask_truncated_completions = true\n[sampling]\nmax_tokens = 500\n"
     found = read_file(tmp_path, "prime_rl", "orch.toml", f'{old}temperature = 0.7\n[environment]\nid = "a"\n')
-    assert not differences(
-        found, prompts_per_step=8, num_generations=8, max_completion_length=500, temperature=0.7
-    )
+    assert not differences(found, prompts_per_step=8, num_generations=8, max_completion_length=500, temperature=0.7)
     assert says(found, "mask_truncated_completions=True: truncated completions count here")
 
 
@@ -222,9 +224,7 @@ loss: {_component_: torchtune.dev.grpo.loss.LOSS, kl_coeff: 0.02, epsilon: 0.15}
         ("GRPOCompletionLoss", "sequence", "clipped", "sequence_mean"),
     ],
 )
-def test_torchtune_names_a_class_of_loss(
-    loss: str, level: str, kernel: str, aggregation: str, tmp_path: Path
-) -> None:
+def test_torchtune_names_a_class_of_loss(loss: str, level: str, kernel: str, aggregation: str, tmp_path: Path) -> None:
     found = read_file(tmp_path, "torchtune", "a.yaml", TORCHTUNE.replace("LOSS", loss))
     assert not differences(
         found, num_generations=5, num_iterations=2, num_minibatches=1, rollout_steps=80, max_completion_length=250,
