@@ -20,7 +20,7 @@ def composer() -> Composer:
 
 def read_file(folder: Path, framework: str, name: str, text: str) -> Converted:
     (folder / name).write_text(text)
-    return convert(*read(framework, str(folder / name)), composer().compose)
+    return convert(framework, read(framework, str(folder / name)), composer().compose)
 
 
 def differences(found: Converted, **wanted: Any) -> dict[str, Any]:
