@@ -73,7 +73,7 @@ def test_a_clip_fraction_lies_in_the_band_of_its_own_objective(
 ) -> None:
     found = place(clipping(share, **settings))
     assert found.place == where
-    assert said in found.says
+    assert said in f"{found.says}; {found.of}"
     assert "wrong" not in found.says
 
 
@@ -109,7 +109,7 @@ def test_a_printed_config_of_trl_and_of_verl_says_the_objective(tmp_path: Path) 
     log.write_text(f"{str(config).replace(', ', ',' + chr(10))}\n{rows}")
     (found,) = page.diagnose_log(None, log).places
     assert found.place == "inside"
-    assert "4 updates a batch" in found.says
+    assert "4 updates a batch" in found.of
 
 
 def test_entropy_kl_and_length_have_bands_and_a_penalty_none() -> None:
