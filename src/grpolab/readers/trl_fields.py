@@ -6,11 +6,15 @@ some versions have. If several fit, the newest counts, and the user is told what
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from grpolab.bounded import read_mapping
 from grpolab.errors import RequestError
 from grpolab.frameworks.trl_options import LOSS, LOSS_TYPES
 
@@ -40,7 +44,7 @@ PASSED_OVER = {
     "lora_target_modules", "lora_modules_to_save", "lora_task_type", "use_rslora", "load_in_8bit", "load_in_4bit",
     "bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage", "dataset_name", "dataset_config",
     "dataset_train_split", "dataset_test_split", "dataset_streaming", "ignore_bias_buffers",
-    "reward_model_name_or_path", "reward_funcs", "datasets",
+    "reward_model_name_or_path", "reward_funcs", "datasets", "bnb_4bit_compute_dtype", "config", "env",
 }
 # fmt: on
 CHOICES: dict[str, Collection[Any]] = {
@@ -118,25 +122,51 @@ FIRST_WITH_VALUE = {
     ("loss_type", "luspo"): "0.28", ("loss_type", "vespo"): "1.0",
     ("scale_rewards", "group"): "0.22", ("scale_rewards", "batch"): "0.22", ("scale_rewards", "none"): "0.22",
 }
-# Trainers that build on TRL's and change its defaults: unsloth 2026.10, ms-swift 4.6.
-FORKS: dict[str, dict[str, Any]] = {
-    "unsloth": {
-        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 5e-5,
-        "weight_decay": 0.001,  # 0.01 in 2025
-        "warmup_ratio": 0.1, "seed": 3407, "optim": "adamw_8bit", "bf16": False,
-        "vllm_importance_sampling_correction": False,
-    },
-    "ms-swift": {
-        "loss_type": "grpo", "beta": 0.04, "temperature": 0.9, "max_completion_length": 512,
-        "per_device_train_batch_size": 1, "learning_rate": 1e-4,  # of LoRA, its default
-        "lr_scheduler_type": "cosine", "weight_decay": 0.1, "adam_beta2": 0.95, "use_bias_correction_kl": False,
-        "vllm_importance_sampling_correction": False,
-    },
-}
 # fmt: on
+MOST_BY_HAND = 55  # fields of TrainingArguments
 SINCE = {name: version for version, names in ADDED.items() for name in names.split()}
 UNTIL = {name: version for version, names in LAST.items() for name in names.split()}
 PIN = re.compile(r"\btrl(?:\[[\w, -]*\])?\s*(?:==|~=|@\s*git\S*@v?)\s*v?(\d+\.\d+)")
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A trainer that builds on TRL's: a section of `trl_forks.yaml`, which explains the parts."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    not_carried: Mapping[str, tuple[list[Any], str]] = field(default_factory=dict)
+    no_effect: str = ""
+
+
+@functools.cache
+def find_fork(name: str | None) -> Fork:
+    """Return a trainer that builds on TRL's; None is TRL itself, with what all have."""
+    tables = read_mapping(str(Path(__file__).with_name("trl_forks.yaml")))
+    table: dict[str, Any] = {}
+    if name == "megatron-swift":  # as ms-swift, with keys of its own
+        table = {part: tables["ms-swift"].get(part, {}) | own for part, own in tables[name].items()}
+        table = tables["ms-swift"] | table
+    return Fork(**(table or tables[name or "trl"]))
+
+
+@functools.cache
+def list_known(fork: str | None) -> frozenset[str]:
+    """Return the fields that some version of TRL, or a trainer that builds on it, has."""
+    parts = [find_fork(None), find_fork(fork)]
+    others = [name for part in parts for name in (*part.no_effect.split(), *part.not_carried)]
+    return frozenset((*others, *CARRIED, *PASSED_OVER, *SINCE, *UNTIL))
+
+
+def is_resolved(options: Collection[str]) -> bool:
+    """Return True for what a run wrote itself, with all fields: no hand writes so many of TrainingArguments."""
+    return len({*find_fork(None).no_effect.split()}.intersection(options)) > MOST_BY_HAND
+
+
+def find_change(name: str, value: Any, fork: str | None) -> str:
+    """Return why an option that changes what is learnt, and that only some have, is not carried; '' if it does not."""
+    unchanged, why = {**find_fork(None).not_carried, **find_fork(fork).not_carried}.get(name, ([value], ""))
+    return "" if value in unchanged or value == "None" else why
 
 
 def find_version(version: str) -> int:
@@ -158,11 +188,14 @@ def find_fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[i
 
     If no version has all of them (a fork may), the first is above the last.
     """
-    if fork == "ms-swift":  # which has fields of its own by these names
+    if fork in ("ms-swift", "megatron-swift"):  # which have fields of its own by these names
         return 0, len(VERSIONS) - 1, []
     since = {name: find_version(SINCE[name]) for name in options if name in SINCE}
     since |= {name: find_version(v) for (name, value), v in FIRST_WITH_VALUE.items() if options.get(name, ...) == value}
     until = {name: find_version(UNTIL[name]) for name in options if name in UNTIL}
+    absent = CARRIED.keys() - options.keys() if is_resolved(options) else ()  # what that version does not have
+    since |= {f"the lack of {name}": find_version(UNTIL[name]) + 1 for name in absent if name in UNTIL}
+    until |= {f"the lack of {name}": max(find_version(SINCE[name]) - 1, 0) for name in absent if name in SINCE}
     first, last = max(since.values(), default=0), min(until.values(), default=len(VERSIONS) - 1)
     why = [name for name, version in since.items() if version == first]
     return first, last, [*why, *(name for name, version in until.items() if version == last)]
