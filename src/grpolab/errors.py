@@ -60,7 +60,8 @@ def near_matches(word: str, allowed: Iterable[str]) -> str:
 
 
 def choose(owner: str, key: str, value: Any, meanings: Mapping[Any, T]) -> T:
-    """Return what a value of a framework's key means here. Raises ValueError for a value that the framework lacks."""
+    """Return what a value of a framework's key means here. Raises ValueError for one without a meaning."""
     if value not in list(meanings):  # a list, because a value from a file may have no hash
-        raise ValueError(f"{key}={format_value(value)}: {owner} has {', '.join(map(format_value, meanings))}")
+        known = ", ".join(map(format_value, meanings))
+        raise ValueError(f"{key}={format_value(value)}: of {owner}'s values, known here are {known}")
     return meanings[value]

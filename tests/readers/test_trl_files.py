@@ -173,7 +173,7 @@ OF_ONES_OWN = "num_generations: 4\nmax_completion_length: 64\nlr: 1e-5\nkl_coef:
 FICTION = [
     ("config.yaml", "learning_rate: {value: 2e-6}\nseed: {value: 1}\n_wandb: {value: {}}", "no key tells it"),
     ("sft.yaml", "learning_rate: 2e-5\nmax_seq_length: 2048\nnum_train_epochs: 1", "seems to be a config for superv"),
-    ("grpo.yaml", NEMO_RL, "seems to be a config of NeMo-RL"),
+    ("grpo.yaml", NEMO_RL, "is a config of NeMo-RL"),
     (
         "a.py",
         "@dataclass\nclass GRPOConfig:\n  lr: int = 1\nGRPOConfig(num_generations=4)",
@@ -184,7 +184,7 @@ FICTION = [
     ("a.py", "import verl as v\nv.GRPOConfig(num_generations=4)", "that of verl"),
     ("a.py", "GRPOConfig(group_size=4, kl_coef=0.1)", "stand for num_generations, beta in a script of its own"),
     ("a.py", "from trl import GRPOConfig\nGRPOConfig(**load('a.yaml'))", "does not say the values of its GRPOConfig"),
-    ("a.sh", OPEN_INSTRUCT, "seems to be a config of open-instruct"),
+    ("a.sh", OPEN_INSTRUCT, "is a config of open-instruct"),
     (
         "a.sh",
         "swift sft --num_train_epochs 1 --output_dir grpo --lora_rank 8 --max_length 9",

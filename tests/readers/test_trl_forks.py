@@ -95,7 +95,7 @@ def test_a_file_of_another_trainer_is_said_to_be_that_ones(tmp_path: Path) -> No
 
 # As a run writes them: all fields, both names of the batch, and W&B's keys of the model.
 WRITTEN: dict[str, Any] = {
-    **dict.fromkeys(sorted({*trl_fields.find_fork(None).no_effect.split()})),
+    **dict.fromkeys(sorted(trl_fields.list_quiet(None))),
     **{name: value for name, value in trl_fields.CARRIED.items() if name not in ("num_processes", "use_peft")},
     **{"learning_rate": 2e-6, "num_generations": 4, "epsilon_high": 0.3, "scale_rewards": "none", "bf16": True},
     **{"per_device_train_batch_size": 2, "steps_per_generation": 8, "generation_batch_size": 64, "max_steps": 5},
@@ -144,7 +144,7 @@ def test_each_key_is_of_one_kind() -> None:
 
 def test_no_field_of_a_fork_is_listed_twice() -> None:
     for name in ("ms-swift", "axolotl", "unsloth", None):
-        fork = trl_fields.find_fork(name)
-        silent = {*fork.no_effect.split()}
-        assert not silent & {*fork.renamed, *fork.not_carried, *trl_fields.CARRIED}
-        assert {*fork.renamed.values(), *fork.defaults} <= trl_fields.CARRIED.keys()
+        renamed, defaults = (trl_fields.of_fork(name, part) for part in ("renamed", "defaults"))
+        others = {*renamed, *trl_fields.of_fork(name, "not_carried"), *trl_fields.CARRIED}
+        assert not trl_fields.list_quiet(name) & others
+        assert {*renamed.values(), *defaults} <= trl_fields.CARRIED.keys()

@@ -1,8 +1,8 @@
 """What each framework's loss options mean in our settings. Imports no torch, so that readers of configs can use it.
 
 A section is a table (option -> the framework's default; commits are in the framework's own file), the names that its
-values have here, and the function that translates options, which raises ValueError for a value that the framework does
-not have. verl, TRL, SkyRL and ROLL, which have many options, have files of their own; `OPTIONS` has all.
+values have here, and the function that translates options, which raises ValueError for what the framework or our
+settings lack. verl, TRL, SkyRL and ROLL, which have many options, have files of their own; `OPTIONS` has all.
 """
 
 from __future__ import annotations

@@ -84,7 +84,5 @@ def sampler_rule(options: Mapping[str, Any]) -> SamplerCorrection | None:
     o = LOSS["is_weight"] | dict(options)
     if not o["enabled"]:
         return None
-    if o["weight_type"] not in WEIGHT:
-        raise ValueError(f"is_weight.weight_type={o['weight_type']} has no place on our axes, only {', '.join(WEIGHT)}")
-    high = math.inf if o["upper_bound"] is None else o["upper_bound"]
-    return SamplerCorrection.of(o["weight_type"], "truncate", 0.0, high)
+    level = choose("ROLL", "is_weight.weight_type", o["weight_type"], WEIGHT)
+    return SamplerCorrection.of(level, "truncate", 0.0, math.inf if o["upper_bound"] is None else o["upper_bound"])

@@ -60,7 +60,7 @@ def kl_clamps(estimator: str) -> tuple[float | None, float | None]:
 
 
 def objective(options: Mapping[str, Any]) -> Objective:
-    """Translate options of `AlgorithmConfig`. Raises ValueError for what SkyRL does not have."""
+    """Translate options of `AlgorithmConfig`. Raises ValueError for what SkyRL or our settings lack."""
     o = LOSS | dict(options)
     kind: str = o["policy_loss_type"]
     kernel = choose("SkyRL", "policy_loss_type", kind, KERNELS)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpolab.bounded import parse_value
-from grpolab.errors import RequestError, near_matches
+from grpolab.errors import RequestError
 from grpolab.framework_names import TRL_NAMES
 from grpolab.frameworks.trl_options import KERNEL_OPTIONS, LOSS, LOSS_TYPES
 from grpolab.frameworks.trl_options import objective as objective
@@ -24,11 +24,6 @@ from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
-# Parts of names that tell of the training: an unknown field with one is worth a sentence of its own.
-LOUD = re.compile(
-    r"loss|clip|(^|_)kl(_|$)|adv|beta|epsilon|entropy|ratio|temperature|(^|_)top_|(^|_)lr(_|$)|learning|optim|warmup|decay"
-    r"|grad_norm|sampl|generations|rollout|mask|filter|steps_per|batch_size|reward_(weight|scal|clip)|scale_|ref_model"
-)
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 LEAST_GROUP = 2
@@ -97,7 +92,7 @@ def _default(name: str, given: Given) -> Any:
         return 1e-4 if given.options["use_peft"] else 1e-5
     if given.fork == "axolotl" and name == "warmup_ratio" and "warmup_steps" in given.options:
         return 0.0
-    if name in (own := fields.find_fork(given.fork).defaults):
+    if name in (own := fields.of_fork(given.fork, "defaults")):
         return own[name]
     return fields.get_default(name, fields.find_version(_version(given)), CARRIED[name])
 
@@ -235,12 +230,12 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
             yield f"{name}={shorten(value)}: {lost}"
     known = fields.list_known(given.fork)
     others = [name for name in {**given.options, **given.open} if kind_of(name, given) == "unknown"]
-    loud = [name for name in others if LOUD.search(name) or difflib.get_close_matches(name, known, cutoff=0.85)]
-    for name in loud:
+    close = {name: near for name in others if (near := difflib.get_close_matches(name, known, n=2, cutoff=0.8))}
+    for name, near in close.items():
         text = shorten(given.open.get(name) or given.options.get(name))
-        yield f"{name}={text}: no version's GRPOConfig has it{near_matches(name, known)}; its effect is lost"
-    if quiet := [name for name in others if name not in loud]:
-        yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
+        yield f"{name}={text}: no version's GRPOConfig has it (did you mean {' or '.join(near)}?); its effect is lost"
+    if quiet := [name for name in others if name not in close]:
+        yield f"{', '.join(quiet)}: no fields of a GRPOConfig; what they do is lost"
     version = fields.find_version(options["version"])
     for name in {} if given.fork else given.options:
         if name in CARRIED and (why := fields.explain_missing(name, version)):
@@ -275,7 +270,7 @@ def _is_lost(name: str, value: Any) -> bool:
 def explain_defaults(given: Given, options: Options) -> Iterator[str]:
     """Yield sentences about the defaults: their version, those that a user may change, those that were taken."""
     first, last, why = fields.find_fitting(given.options, given.fork)
-    version, own = options["version"], fields.find_fork(given.fork).defaults
+    version, own = options["version"], fields.of_fork(given.fork, "defaults")
     fits = f"{fields.VERSIONS[first]} to {fields.VERSIONS[last]}"
     if given.version:
         first = last = fields.find_version(version)

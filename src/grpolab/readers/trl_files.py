@@ -16,58 +16,26 @@ from grpolab.readers.python import Source, last_name, parse_python
 from grpolab.readers.shell import find_training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
-SWIFT_CLASSES = {"RLHFArguments", "MegatronRLHFArguments"}
 # Packages whose GRPOConfig is TRL's or inherits from it; names that a file with TRL's trainer imports from there.
 TRLS = {"trl", "unsloth", "open_r1", "swift"}
 WITH_TRL = {"GRPOConfig", "GRPOTrainer", "TrlParser", "ModelConfig", "ScriptArguments", "get_peft_config"}
 ELSEWHERE = {"agilerl", "areal", "easydel", "mlx_grpo", "mlx_lm_lora", "nemo_rl", "oat", "tunix", "verifiers", "verl"}
-# Fields that no other common trainer's config has.
-SIGNS = {
-    "num_generations", "num_iterations", "scale_rewards", "reward_weights", "reward_funcs", "max_completion_length",
-    "generation_batch_size", "steps_per_generation", "mask_truncated_completions", "epsilon_high", "vllm_device",
-    "importance_sampling_level", "vllm_importance_sampling_correction", "off_policy_mask_threshold", "log_completions",
-    "vllm_importance_sampling_mode", "top_entropy_quantile",
-}  # fmt: skip
+SIGNS = frozenset(fields.TABLE["signs"].split())
 FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
 ASIDE_FROM_LEARNING = {"bf16", "fp16", "seed", "use_vllm", "optim", "model_name_or_path", "use_peft", "top_p"}
-# Fields that transformers' trainers have and own trainers rarely.
-OF_TRAINERS = {"per_device_train_batch_size", "num_train_epochs", "lr_scheduler_type", "model_name_or_path"}
-# What trainers and scripts of one's own call a field.
-OTHER_WORDS = {
-    **dict.fromkeys(("group_size", "num_rollouts", "num_samples_per_prompt", "num_samples"), "num_generations"),
-    **dict.fromkeys(("lr", "policy_lr"), "learning_rate"),
-    **dict.fromkeys(("kl_coef", "kl_coeff", "kl_weight", "kl_beta", "kl_penalty"), "beta"),
-    **dict.fromkeys(("clip_eps", "clip_epsilon", "clip_range", "clip_ratio", "eps_clip"), "epsilon"),
-    **dict.fromkeys(("max_new_tokens", "max_response_length", "max_gen_len"), "max_completion_length"),
-    **dict.fromkeys(("batch_size", "train_batch_size", "micro_batch_size"), "per_device_train_batch_size"),
-    **dict.fromkeys(("grad_accum", "grad_accum_steps"), "gradient_accumulation_steps"),
-    **dict.fromkeys(("num_epochs", "epochs"), "num_train_epochs"),
-}
-# A key that a GRPOConfig never has, in a file that may share some -> whose it is.
-FOREIGN: dict[str, str] = {
-    **dict.fromkeys(("reward_clip_range", "rloo_k"), "TRL's RLOOConfig"),
-    **dict.fromkeys(("max_staleness", "weight_sync_steps", "max_inflight_tasks"), "TRL's AsyncGRPOConfig"),
-    **dict.fromkeys(("whiten_rewards", "vf_coef"), "a config for PPO"),
-    **dict.fromkeys(("num_prompts_per_step", "num_generations_per_prompt", "loss_fn"), "a config of NeMo-RL"),
-    "_component_": "a config of torchtune",
-    **dict.fromkeys(("gconfig", "allocation_mode"), "a config of AReaL"),
-    **dict.fromkeys(("rl_training_config", "rollout_config", "grpo_config.grpo_num_generations"), "a config of tunix"),
-    **dict.fromkeys(("num_unique_prompts_rollout", "num_samples_per_prompt_rollout"), "a config of open-instruct"),
-    **{key: OTHERS[key] for key in ("actor_rollout_ref", "actor_train", "worker", "finetuning_type") if key in OTHERS},
-}
+OF_TRAINERS = frozenset(fields.TABLE["of_trainers"].split())
+OTHER_WORDS = {word: name for name, words in fields.TABLE["other_words"].items() for word in words.split()}
+FOREIGN = {key: whose for whose, keys in fields.TABLE["foreign"].items() for key in keys.split()}
 # Sections of a recipe that are the trainer's, and those that never are.
 TRAINERS = re.compile(r"grpo|trl|train|args|optim|hyper|generat|sampl|rollout|algo|config|^rl$")
-ASIDE = re.compile(
-    r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|reward|judge|infer|server|sampling_params"
-)
-# Keys of axolotl beside its base_model, and those that only ms-swift's trainer on Megatron has.
-AXOLOTL = {"rl", "adapter", "micro_batch_size", "sequence_len", "val_set_size"}
+ASIDE = re.compile(r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|reward|judge|infer|sampling_params")
+# Keys of axolotl's recipes, which have two at least, and those that only ms-swift's trainer on Megatron has.
+AXOLOTL = {"base_model", "rl", "trl", "adapter", "sequence_len", "val_set_size", "micro_batch_size"}
 MEGATRON = {"global_batch_size", "train_iters", "lr_decay_style", "tensor_model_parallel_size"}
 MOST_OF_A_TOOL = 2  # flags of a command that hardly trains
 ADDED = re.compile(r"^\$[@*]| --")  # words from the script's caller, or flags that a branch may add
 PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
-# What transformers prints of a config: `GRPOConfig(`, then a line for each field, with `SchedulerType.COSINE` and texts
-# without quotes, then `)`.
+# What transformers prints of a config: `GRPOConfig(`, a line for each field, with texts without quotes, then `)`.
 PRINTED = re.compile(r"\w*GRPOConfig\(\n((?:[ \t]*\w+=.*,\n)+)[ \t]*\)")
 LINE = re.compile(r"[ \t]*(\w+)=((?:SchedulerType|OptimizerNames)\.)?(.*),$", re.MULTILINE)
 
@@ -79,9 +47,7 @@ def read(file: ConfigFile, fork: str | None = None) -> Given:
     """
     printed = PRINTED.search(file.text) if file.kind == "words" else None
     if printed:
-        pairs = {
-            name: parse_value(text.lower() if is_enum else text) for name, is_enum, text in LINE.findall(printed[1])
-        }
+        pairs = {key: parse_value(text.lower() if enum else text) for key, enum, text in LINE.findall(printed[1])}
         given = _read_pairs(file, pairs, [], None)
     elif file.kind == "python" or (file.kind == "words" and "GRPOConfig(" in file.text):
         try:
@@ -94,9 +60,8 @@ def read(file: ConfigFile, fork: str | None = None) -> Given:
     left_open = [f"{name} is {shorten(given.open[name])}" for name in given.open if name in FIELDS]
     whole = [note.partition(":")[0] for note in given.notes if note.startswith("**") and not known]
     if (whole and not left_open) or (len(left_open) > 1 and len(known) < 2):
-        raise file.refusal(
-            f"does not say the values of its GRPOConfig ({[*whole, *left_open][0]}): give the file that has them"
-        )
+        where = [*whole, *left_open][0]
+        raise file.refusal(f"does not say the values of its GRPOConfig ({where}): give the file that has them")
     found = given.fork and given.fork.replace("megatron", "ms")
     if fork not in (None, found):
         raise file.refusal(f"holds no config of {fork}: it is one of {found or 'TRL'}, --from {found or 'trl'}")
@@ -113,11 +78,9 @@ def _read_pairs(file: ConfigFile, pairs: Options, notes: list[str], fork: str | 
 
 def _rename(pairs: Options, fork: str | None) -> Options:
     """Return the options of a trainer that builds on TRL's, by TRL's names and with what TRL has for their values."""
-    if fork is None:
-        return pairs
-    names = fields.find_fork(fork).renamed
+    names = fields.of_fork(fork, "renamed")
     made = {names.get(key, key): item for key, item in pairs.items() if names.get(key, key) not in pairs.keys() - {key}}
-    if isinstance(made.get("use_peft"), str | None) and "use_peft" in made and not isinstance(made["use_peft"], Open):
+    if type(made.get("use_peft", True)) in (str, type(None)) and fork:
         made["use_peft"] = made["use_peft"] not in ("full", "none", "", None)
     floor = made.get("lr_scheduler_kwargs")
     if isinstance(floor, int | float):
@@ -126,7 +89,7 @@ def _rename(pairs: Options, fork: str | None) -> Options:
             made["lr_scheduler_type"] = "cosine_with_min_lr"
     if "rollout_importance_sampling_mode" in pairs:
         made["vllm_importance_sampling_correction"] = pairs["rollout_importance_sampling_mode"] is not None
-    if made.get("scale_rewards") == "gdpo" or made.pop("rl", "grpo") == "gdpo":
+    if made.get("scale_rewards") == "gdpo" or (fork == "axolotl" and made.pop("rl") == "gdpo"):
         made |= {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "group"}
     if fork == "megatron-swift":  # whose batches are of all processes
         whole, micro = pairs.get("global_batch_size", 16), pairs.get("micro_batch_size", 1)
@@ -158,10 +121,6 @@ def _read_python(file: ConfigFile, fork: str | None) -> Given:
     pairs = {key: item for key, item in given.items() if key not in mappings}
     if last_name(call) in CLASSES and (why := _describe_keys(pairs, is_told=True)):
         raise file.refusal(f"has no GRPOConfig(...) of TRL's: {why}")
-    if last_name(call) in SWIFT_CLASSES:
-        if pairs.get("rlhf_type") != "grpo":
-            raise file.refusal(f"has a config of ms-swift for {pairs.get('rlhf_type', 'dpo')}, not for grpo")
-        return _read_pairs(file, pairs, notes, _which_swift(pairs), overridable=overridable)
     has_unsloth = fork == "unsloth" or re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE)
     rest = [key for key in pairs if key in overridable]
     return _read_pairs(file, pairs, notes, "unsloth" if has_unsloth else None, overridable=rest)
@@ -196,14 +155,11 @@ def _find_calls(tree: ast.Module, source: Source) -> tuple[list[ast.Call], str]:
 
     whose = next((modules[name] for name in sorted(names) if name in modules), "")
     names = {name for name in names if is_trls(name)}
-    if any(module.partition(".")[0] == "swift" for module in modules.values()):
-        names |= SWIFT_CLASSES
     for node in nodes:
-        if isinstance(node, ast.ClassDef):
-            inherits = {last_name(base) for base in node.bases} & names
-            names, whose = (names | {node.name}, whose) if inherits else (names - {node.name}, whose)
-            if not inherits and node.name in CLASSES:
-                whose = "a class of the file"
+        if isinstance(node, ast.ClassDef) and names & {last_name(base) for base in node.bases}:
+            names.add(node.name)
+        elif isinstance(node, ast.ClassDef) and node.name in names:
+            names, whose = names - {node.name}, "a class of the file"
     calls = [call for name in names for call in source.calls[name]]
     owners = {call: re.split(r"\W", ast.unparse(call.func))[0] for call in calls}
     calls = [call for call in calls if isinstance(call.func, ast.Name) or is_trls(owners[call])]
@@ -246,19 +202,15 @@ def _read_recipe(file: ConfigFile) -> Given:
             " json.dumps(trainer.args.to_dict(), default=str) writes, or W&B's config.yaml"
         )
     every = dict(_sections(document, ""))
-    leaves = {
-        name: {key for key, item in section.items() if not isinstance(item, dict)} for name, section in every.items()
-    }
+    leaves = {name: {key for key, item in part.items() if not isinstance(item, dict)} for name, part in every.items()}
     fork = _which_fork(file, document)
     sections = {name: section for name, section in every.items() if not ASIDE.search(name.lower()) or name == fork}
     main = max(sections, key=lambda name: len(SIGNS & leaves[name]))
-    beside = [name for name in sections if name not in ("", main) and TRAINERS.search(name.rpartition(".")[2].lower())]
-    beside = [name for name in beside if main and name.rpartition(".")[0] == main.rpartition(".")[0]]
-    if fork == "axolotl":
-        main, beside = "trl", []
-    elif fork:
-        main, beside = "", [name for name in ("train", "rollout") if name in every]
-    read = dict.fromkeys([main, "", *beside])
+    folder = main.rpartition(".")[0]
+    beside = [f"{folder}.{last}".strip(".") for last in every.get(folder, ()) if main and TRAINERS.search(last.lower())]
+    if fork:
+        main, beside = ("trl", []) if fork == "axolotl" else ("", ["train", "rollout"])
+    read = dict.fromkeys([main, "", *(name for name in beside if name in sections)])
     keys = {key for name in read for key in leaves.get(name, ())} | document.keys()
     keys |= {key for section in every.values() for key in section if key in FOREIGN}
     if fork is None and (why := _describe_keys(keys)):
@@ -277,26 +229,21 @@ def _read_recipe(file: ConfigFile) -> Given:
     words = [word for word, field in OTHER_WORDS.items() if word in pairs and field not in pairs]
     if words and fork is None and not fields.is_resolved(pairs):
         pairs |= {OTHER_WORDS[word]: Open(f"{word}={pairs.pop(word)}") for word in words}
-    if pairs.get("peft_config"):  # W&B has it beside the fields
+    if document.get("peft_config"):  # W&B has it beside the fields
         pairs.setdefault("use_peft", True)
     return _read_pairs(file, pairs, notes, fork)
 
 
 def _which_fork(file: ConfigFile, document: Mapping[str, Any]) -> str | None:
     """Return the trainer on top of TRL's whose recipe it is. Raises RequestError if it does not train with GRPO."""
-    of_swift, of_axolotl = "rlhf_type" in document, {"base_model"} < document.keys() and AXOLOTL & document.keys()
+    of_swift, of_axolotl = "rlhf_type" in document, len(AXOLOTL & document.keys()) > 1
     told = document.get("rlhf_type" if of_swift else "rl")
     if not of_swift and not of_axolotl:
         return None
     if told not in (("grpo",) if of_swift else ("grpo", "gdpo")):
         fork = "ms-swift" if of_swift else "axolotl"
         raise file.refusal(f"holds no GRPOConfig: it is a config of {fork} for {told or 'supervised fine-tuning'}")
-    return _which_swift(document) if of_swift else "axolotl"
-
-
-def _which_swift(keys: Collection[str]) -> str:
-    """Return which of ms-swift's two trainers has these keys."""
-    return "megatron-swift" if MEGATRON.intersection(keys) else "ms-swift"
+    return "axolotl" if not of_swift else "megatron-swift" if MEGATRON & document.keys() else "ms-swift"
 
 
 def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Options]]:
@@ -312,7 +259,8 @@ def _read_command(file: ConfigFile) -> Given:
     command = find_training_command(file.text, _is_grpo)
     if command is None:
         other = find_training_command(file.text, lambda words: len(_flags(words)) > MOST_OF_A_TOOL)
-        raise file.refusal(f"starts no training of TRL's GRPO: {_describe_command(other[0] if other else [])}")
+        start = other[0][: find_program_end(other[0]) or 2] if other else ["none that trains"]
+        raise file.refusal(f"starts no training of TRL's GRPO: its command is {shorten(' '.join(start))}")
     words, notes = command
     program = find_program_end(words)
     added = [word for word in words[program:] if isinstance(word, Open) and ADDED.search(word)]
@@ -321,18 +269,8 @@ def _read_command(file: ConfigFile) -> Given:
     recipe = pairs.pop("config", None)
     if not SIGNS & pairs.keys() and recipe is not None:
         raise file.refusal(f"takes its GRPOConfig from {recipe}: give that file")
-    fork = None
-    if _is_swift(words):
-        fork = "megatron-swift" if "megatron" in words else _which_swift(pairs)
+    fork = None if not _is_swift(words) else "megatron-swift" if "megatron" in words else "ms-swift"
     return _read_pairs(file, pairs, notes, fork, processes=_count_processes(words[:program], file.text))
-
-
-def _describe_command(words: list[str]) -> str:
-    """Say what a command is that does not train with TRL's GRPO."""
-    flags, program = _flags(words), find_program_end(words)
-    if not words or any(key in FOREIGN for key in flags):
-        return _describe_keys(flags) if words else "it has no command that trains"
-    return f"its command is {shorten(' '.join(words[:program] if program else words[:2]))}"
 
 
 def _flags(words: Iterable[str]) -> set[str]:
