@@ -183,7 +183,7 @@ FICTION = [
     ("a.py", "import jax\nfrom easydel import GRPOConfig\nGRPOConfig(num_generations=4)", "that of easydel"),
     ("a.py", "import verl as v\nv.GRPOConfig(num_generations=4)", "that of verl"),
     ("a.py", "GRPOConfig(group_size=4, kl_coef=0.1)", "stand for num_generations, beta in a script of its own"),
-    ("a.py", "from trl import GRPOConfig\nGRPOConfig(**load('a.yaml'))", "does not say the values of its GRPOConfig"),
+    ("a.py", "from trl import GRPOConfig\nGRPOConfig(**load('a.yaml'))", "says no values of its GRPOConfig (**load"),
     ("a.sh", OPEN_INSTRUCT, "is a config of open-instruct"),
     (
         "a.sh",

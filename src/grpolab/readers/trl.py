@@ -64,8 +64,7 @@ def resolve_options(given: Given) -> Options:
         raise RequestError("TRL: generation_batch_size and steps_per_generation say the same thing: set one")
     if whole is not None:
         refuse_wrong_counts("TRL", options, ["generation_batch_size"])
-        parts = {"per_device_train_batch_size": micro, "num_generations": options["num_generations"]}
-        for name, part in parts.items():
+        for name, part in (("per_device_train_batch_size", micro), ("num_generations", options["num_generations"])):
             if whole % part:
                 raise RequestError(f"TRL: {name}={part} must divide generation_batch_size={whole}")
         steps = max(whole // (micro * (options["num_processes"] or 1)), 1)
@@ -199,8 +198,8 @@ def _floor(options: Options) -> float | None:
         given = parse_value(given) if isinstance(given, str) else given  # as a flag has it
         if "with_min_lr" not in str(options["lr_scheduler_type"]) or not isinstance(given, dict):
             return None
-        shares = [float(given[name]) for name in ("min_lr_rate",) if given.get(name) is not None]
-        shares += [float(given[name]) / (rate or math.nan) for name in ("min_lr",) if given.get(name) is not None]
+        units = {"min_lr_rate": 1.0, "min_lr": rate or math.nan}
+        shares = [float(given[name]) / unit for name, unit in units.items() if given.get(name) is not None]
     except (TypeError, ValueError):
         return None
     return shares[0] if len(shares) == 1 and 0 <= shares[0] <= 1 else None
@@ -236,10 +235,6 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
         yield f"{name}={text}: no version's GRPOConfig has it (did you mean {' or '.join(near)}?); its effect is lost"
     if quiet := [name for name in others if name not in close]:
         yield f"{', '.join(quiet)}: no fields of a GRPOConfig; what they do is lost"
-    version = fields.find_version(options["version"])
-    for name in {} if given.fork else given.options:
-        if name in CARRIED and (why := fields.explain_missing(name, version)):
-            yield f"{name}={given.options[name]} is carried, but {why}, and not in {fields.VERSIONS[version]}"
 
 
 def kind_of(name: str, given: Given) -> str:
@@ -273,8 +268,11 @@ def explain_defaults(given: Given, options: Options) -> Iterator[str]:
     version, own = options["version"], fields.of_fork(given.fork, "defaults")
     fits = f"{fields.VERSIONS[first]} to {fields.VERSIONS[last]}"
     if given.version:
-        first = last = fields.find_version(version)
-        yield f"those of TRL {version}, as it was told"
+        told = fields.find_version(version)
+        yield f"those of TRL {version}, as it was told" + (
+            f"; {fits} fit the file" if not first <= told <= last else ""
+        )
+        first = last = told
     elif first > last:
         yield f"those of TRL {version}, though no version fits {', '.join(why)}"
     elif last < len(fields.VERSIONS) - 1:

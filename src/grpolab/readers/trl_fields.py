@@ -106,10 +106,3 @@ def list_changes(name: str, first: int, last: int) -> Iterator[str]:
     for (_, value), (until, _) in itertools.pairwise(steps):
         if first < until <= last:
             yield f"{value} until {VERSIONS[until - 1]}"
-
-
-def explain_missing(name: str, version: int) -> str | None:
-    """Say since or until which version a field exists, if `version` lacks it; None if it has it, or no version does."""
-    if name in SINCE and version < find_version(SINCE[name]):
-        return f"TRL has it since {SINCE[name]}"
-    return f"TRL has it until {UNTIL[name]}" if name in UNTIL and version > find_version(UNTIL[name]) else None

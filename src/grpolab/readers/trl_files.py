@@ -32,7 +32,6 @@ ASIDE = re.compile(r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|r
 # Keys of axolotl's recipes, which have two at least, and those that only ms-swift's trainer on Megatron has.
 AXOLOTL = {"base_model", "rl", "trl", "adapter", "sequence_len", "val_set_size", "micro_batch_size"}
 MEGATRON = {"global_batch_size", "train_iters", "lr_decay_style", "tensor_model_parallel_size"}
-MOST_OF_A_TOOL = 2  # flags of a command that hardly trains
 ADDED = re.compile(r"^\$[@*]| --")  # words from the script's caller, or flags that a branch may add
 PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
 # What transformers prints of a config: `GRPOConfig(`, a line for each field, with texts without quotes, then `)`.
@@ -60,8 +59,7 @@ def read(file: ConfigFile, fork: str | None = None) -> Given:
     left_open = [f"{name} is {shorten(given.open[name])}" for name in given.open if name in FIELDS]
     whole = [note.partition(":")[0] for note in given.notes if note.startswith("**") and not known]
     if (whole and not left_open) or (len(left_open) > 1 and len(known) < 2):
-        where = [*whole, *left_open][0]
-        raise file.refusal(f"does not say the values of its GRPOConfig ({where}): give the file that has them")
+        raise file.refusal(f"says no values of its GRPOConfig ({[*whole, *left_open][0]}): give the file that has them")
     found = given.fork and given.fork.replace("megatron", "ms")
     if fork not in (None, found):
         raise file.refusal(f"holds no config of {fork}: it is one of {found or 'TRL'}, --from {found or 'trl'}")
@@ -129,7 +127,7 @@ def _read_python(file: ConfigFile, fork: str | None) -> Given:
 def _is_trained_with(source: Source, call: ast.Call) -> bool:
     """Return True if the object that a call makes is passed to a GRPOTrainer."""
     trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer in source.calls[name]]
-    given = [keyword.value for trainer in trainers for keyword in trainer.keywords if keyword.arg == "args"]
+    given = [each.value for trainer in trainers for each in trainer.keywords if each.arg == "args"]
     return any(value is call or call in source.assigned.get(last_name(value), []) for value in given)
 
 
@@ -183,9 +181,9 @@ def _describe_keys(keys: Collection[str], is_told: bool = False) -> str:
     if other := next((key for key in others if key in keys), None):
         return f"by {other}, it seems to be {others[other]}"
     if words := [word for word, field in OTHER_WORDS.items() if word in keys and field not in keys]:
-        stand = f"{', '.join(words)} stand for {', '.join(OTHER_WORDS[word] for word in words)}"
         if is_told or len(words) > 1:
-            return f"{stand} in a script of its own"
+            theirs = ", ".join(OTHER_WORDS[word] for word in words)
+            return f"{', '.join(words)} stand for {theirs} in a script of its own"
     ours = sorted((SIGNS | OF_TRAINERS).intersection(keys))
     if is_told or (SIGNS.intersection(ours) and len(ours) > 1):
         return ""
@@ -258,7 +256,7 @@ def _read_command(file: ConfigFile) -> Given:
     """Return a command's flags with their values as YAML reads them; a repeated flag counts by its last value."""
     command = find_training_command(file.text, _is_grpo)
     if command is None:
-        other = find_training_command(file.text, lambda words: len(_flags(words)) > MOST_OF_A_TOOL)
+        other = find_training_command(file.text, lambda words: len(_flags(words)) > 2)
         start = other[0][: find_program_end(other[0]) or 2] if other else ["none that trains"]
         raise file.refusal(f"starts no training of TRL's GRPO: its command is {shorten(' '.join(start))}")
     words, notes = command
