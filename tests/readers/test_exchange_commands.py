@@ -45,7 +45,8 @@ def test_trl_configs_are_read_from_every_format(
 
 
 WRONG = [
-    ("trl", "a.toml", "", "the format of *.toml is unknown"),
+    ("trl", "a.ini", "", "the format of *.ini is unknown"),
+    ("trl", "a.toml", "a = [", "is no TOML"),
     ("trl", "a.yaml", "a: [1", "is no YAML: line 1 cannot be read"),
     ("trl", "a.yaml", "learning_rate: 1e-6", "has no key of TRL's GRPOConfig that tells it from another trainer's"),
     ("trl", "a.json", "{", "is no JSON"),

@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpolab.bounded import read_mapping
 from grpolab.readers import trl_fields as fields
-from grpolab.readers.given import ConfigFile, Given, Options, describe_other, shorten
+from grpolab.readers.given import ConfigFile, Given, Options, describe_other, parse_document, shorten
 from grpolab.readers.pairs import FLAG, Open, find_program_end, read_flags, split_open
 from grpolab.readers.python import Source, last_name, parse_python
 from grpolab.readers.shell import find_training_command
@@ -94,7 +93,7 @@ def _describe_python(file: ConfigFile, source: Source) -> str:
 
 def _read_recipe(file: ConfigFile) -> Given:
     """Return the fields of the section with most of a GRPOConfig's fields, its sibling sections and the top level."""
-    document = read_mapping(file.path)
+    document, _ = parse_document(file)
     every = dict(_sections(document, ""))
     sections = {name: section for name, section in every.items() if not ASIDE.search(name.lower())}
     main = max(sections, key=lambda name: len(SIGNS & sections[name].keys()))
