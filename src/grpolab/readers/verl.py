@@ -6,13 +6,12 @@ learnt; `verl_keys.py` has them, and the words of all others. A key that verl do
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterator
 
 from grpolab.equalities import rewrite
-from grpolab.errors import RequestError, near_matches
+from grpolab.errors import RequestError
 from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks import verl_options
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
@@ -184,18 +183,6 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
         if name in CARRIED:
             yield f"{name}={text}: only a run of the script can tell; its default {options[name]} stands for it"
     yield from _explain_sizes(given, options)
-    unknown = [name for name in (*named, *given.open) if kind_of(name, given) == "unknown"]
-    own = dict.fromkeys(name.partition(".")[0] for name in unknown if not _section(name))
-    for section, group in itertools.groupby(filter(_section, unknown), _section):
-        words = {*keys.WORDS[section], *(key[len(section) + 1 :] for key in CARRIED if key.startswith(f"{section}."))}
-        texts = [
-            f"{name}={shorten(named.get(name, given.open.get(name)))}"
-            + near_matches(name.removeprefix(f"{section}."), words)
-            for name in group
-        ]
-        yield f"{', '.join(texts)}: verl has no such key; what a fork does with it is lost"
-    if own:
-        yield f"{', '.join(own)}: no sections of verl's, and nothing here"
     for name, (allowed, stands) in CHOICES.items():
         if named.get(name, stands) not in allowed and named[name] != "bypass_mode":
             yield f"{name}={named[name]}: here it is one of {', '.join(allowed)}; {stands} stands for it"

@@ -12,10 +12,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpolab.bounded import parse_json, parse_yaml
 from grpolab.identity import dotted
 from grpolab.readers import verl_easy
-from grpolab.readers.given import ConfigFile, Given, Options, describe_other, shorten
+from grpolab.readers.given import ConfigFile, Given, Options, describe_other, parse_document, shorten
 from grpolab.readers.pairs import OVERRIDE, Open, find_program_end, follow_reference, read_overrides, split_open
 from grpolab.readers.shell import find_training_command
 from grpolab.readers.verl_keys import CARRIED
@@ -25,16 +24,6 @@ SECTIONS = ("actor_rollout_ref.", "algorithm.", "data.", "critic.", "reward_mode
 OF_VERL = ("actor_rollout_ref.", *(f"algorithm.{name}" for name in ("adv_estimator", "kl_ctrl.", "use_kl_in_reward")))
 OF_EASY = tuple(f"{verl_easy.SECTION}{part}." for part in ("actor", "rollout", "ref", "reward"))
 PROGRAM = re.compile(r"\b(main_ppo\w*|main_dapo|fully_async_main|recipe\.\w+\.main\w*)\b")
-# Programs and sections of others -> what a file with them is.
-OTHERS = {
-    "sft_trainer": "verl's supervised fine-tuning",
-    "main_generation": "verl's generation of answers",
-    "generator": "a config of SkyRL",
-    "algo": "a config of OpenRLHF",
-    "gconfig": "a config of AReaL",
-    "partial_pretrain": "verl's supervised fine-tuning",
-    "model": "no RL of verl's; verl's supervised fine-tuning has such keys",
-}
 # The base configs of verl's own whose values are known here.
 OWN_BASES = ("ppo_trainer", "ppo_megatron_trainer", "fully_async_ppo_trainer", "fully_async_ppo_megatron_trainer")
 PRINTED = re.compile(r"\{\s*'actor_rollout_ref'\s*:.*\}", re.DOTALL)
@@ -60,24 +49,19 @@ def read(file: ConfigFile) -> Given:
         return _read_script(file)
     if file.kind == "words" and not PRINTED.search(file.text):
         return _read_words(file)
-    content = _parse(file)
-    if isinstance(content, list) and content and all(isinstance(line, str) for line in content):  # overrides.yaml
-        return _to_given(file, *read_overrides(content))
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise file.refusal("must be a mapping of keys to values, or a list of key=value")
-    has_defaults = isinstance(content.get("defaults"), list)
-    says = "defaults: the files that it names are not read, verl's own defaults stand for what they set"
-    return _to_given(file, dict(dotted(content)), [says] if has_defaults else [])
+    if file.kind == "words":
+        content, notes = _parse_printed(file), list[str]()
+    else:
+        content, notes = parse_document(file)
+    if isinstance(content.pop("defaults", None), list):
+        notes = ["defaults: the files that it names are not read, verl's own defaults stand for what they set"]
+    return _to_given(file, dict(dotted(content)), notes)
 
 
-def _parse(file: ConfigFile) -> Any:
-    if file.kind == "json":
-        return parse_json(file.path, file.text)
-    if file.kind == "yaml":
-        return parse_yaml(file.path, file.text)
+def _parse_printed(file: ConfigFile) -> Options:
     printed = PRINTED.search(re.sub(r"^\(\w+ pid=\d+[^)]*\) ?", "", file.text, flags=re.MULTILINE))
     try:
-        return ast.literal_eval(printed[0]) if printed else None
+        return dict(ast.literal_eval(printed[0])) if printed else {}
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise file.refusal("holds a config as verl prints it, which cannot be read to its end") from error
 
@@ -130,9 +114,8 @@ def _to_given(file: ConfigFile, pairs: Options, notes: list[str], program: str =
     """Follow references and rename old keys. Raises RequestError, which says what the file is, if no key is verl's."""
     is_easy = any(name.startswith(OF_EASY) for name in pairs)
     if not is_easy and not PROGRAM.search(program) and not any(name.startswith(OF_VERL) for name in pairs):
-        parts = {part for name in pairs for part in name.split(".")[:2]}
-        what = next((f"it is {what}" for sign, what in OTHERS.items() if sign in parts or sign in program), "")
-        what = what or describe_other({name.partition(".")[0] for name in pairs})
+        what = describe_other({name.partition(".")[0] for name in pairs})
+        what = "it is verl's supervised fine-tuning" if "sft_trainer" in program else what
         raise file.refusal(f"holds no config of verl: {what}" if what else "holds no key of verl's config")
     values = {name: follow_reference(value, pairs) for name, value in pairs.items()}
     values = {name: Open(value) if "${" in str(value) else value for name, value in values.items()}
