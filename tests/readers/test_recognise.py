@@ -100,6 +100,13 @@ def test_every_framework_has_a_file_here() -> None:
     assert set(flat.FLAT) == set(READ) - {"trl", "verl", "ms-swift", "unsloth", "axolotl"}
 
 
+def test_a_sign_is_a_key_of_one_framework_alone() -> None:
+    tables = {name: flat.load_reader(name) for name in flat.FLAT}
+    for name, table in tables.items():
+        for other in tables.values():
+            assert other.name == name or not table.signs & other.defaults.keys() | table.signs & other.signs, name
+
+
 def written(folder: Path, name: str, text: str) -> str:
     (folder / name).write_text(text)
     return str(folder / name)

@@ -51,7 +51,8 @@ TABLES = Path(__file__).parent / "keys"
 # Words of the batch: how a framework counts what is sampled and what a step learns from.
 SIZES = ("prompts_per_step", "completions_per_step", "group_of_completions", "rollout_part")
 PARTS = ("num_minibatches", "minibatch_prompts", "minibatch_completions", "minibatch_part")
-BATCH = {*SIZES, *PARTS, "warmup_share", "min_lr"}  # `.._part`: a factor of what one process samples or learns from
+BATCH = {*SIZES, *PARTS, "total_completions", "warmup_share", "min_lr"}
+# `.._part`: a factor of what one process samples or learns from; total_completions: of the whole run.
 SCHEDULES = ("constant", "linear", "cosine")
 CONFIG_OPTIONS = {"config", "config_name", "config_path", "config_dir", "config_file"}
 
@@ -109,12 +110,17 @@ class TableReader:
             pairs = self._read_python(file)
         else:
             pairs, notes = self._read_command(file)
-        pairs = self._rename(pairs)
+        pairs = {key: self._open_if_bare(key, value) for key, value in self._rename(pairs).items()}
         has_program = file.kind in ("shell", "words", "python")  # which was looked for
         if not self.signs & pairs.keys() and not (has_program and self.defaults.keys() & pairs.keys()):
             what = describe_other({key.partition(".")[0] for key in pairs} | pairs.keys())
             raise file.refusal(f"holds no config of {self.title}: {what or 'it has no key that only those have'}")
         return Given(*split_open(pairs), notes)
+
+    def _open_if_bare(self, key: str, value: Any) -> Any:
+        """Return the value, open if a flag is bare whose value is no bool: an empty variable stood behind it."""
+        is_no_bool = not isinstance(self.defaults.get(key), bool | None) or self.run.get(key, [""])[0] == "model.path"
+        return Open("nothing, in the script as it stands") if value is True and is_no_bool else value
 
     def _read_python(self, file: ConfigFile) -> Options:
         tree = parse_python(file.text)
@@ -140,7 +146,8 @@ class TableReader:
         if command is None:
             raise file.refusal(f"starts no training of {self.title}")
         words, notes = command
-        behind = words[find_program_end(words) :]
+        own = [number for number, word in enumerate(words, start=1) if word.endswith(tuple(self.programs))]
+        behind = words[own[-1] if own else find_program_end(words) :]  # a launcher may stand before the program
         overrides = [word for word in behind if (match := OVERRIDE.fullmatch(word)) and match[3] is not None]
         flags = read_flags(word for word in behind if word not in overrides)
         pairs, taken_away = read_overrides(overrides)
@@ -277,6 +284,8 @@ class TableReader:
                 if part is not None and (ours.get(word) is None or value != default):
                     is_factor = word.endswith("_part") and ours.get(word) is not None
                     ours[word] = part * ours[word] if is_factor else part
+        if (total := ours.get("total_completions")) and (prompts := ours.get("prompts_per_step")):
+            ours.setdefault("rollout_steps", max(total // (prompts * (ours.get("num_generations") or 1)), 1))
         return ours
 
     def _meaning(self, key: str, options: Options) -> Any:
