@@ -77,6 +77,13 @@ EXACT = {
         if ! { [ $x = 1 ]; }; then z=1; else z=2; fi
         TRAIN $x $y $z "${L[@]}"
     """,
+    "a case in a line": "a=0.28; case $a in 0.2[0-9]) b=1;; *) b=2;; esac; case x in (y|x) c=1; esac; TRAIN $b $c",
+    "a command in a text": r"""
+        c='TRAIN a=1 "b c"' D=True
+        [ ${D,,} = true ] && c+=' d=1'
+        eval "$c"
+    """,
+    "a command for another shell": "c='TRAIN a=1'\nbash -c \"$c\"",
     "printed by decided commands": r"""
         d=$([ a = b ] && echo x || echo y)
         e=`if [ "$d" = y ]; then echo "$d z"; fi`
@@ -192,7 +199,7 @@ def test_the_plain_branch_is_read_and_the_others_are_told() -> None:
         "n is 8; in the branch for torch_npu, /dev/davinci0, rocm-smi it is 16",
         "k is 1; in the branch for torch_npu, /dev/davinci0, rocm-smi it is 2",
         "flag is 8; in the branch for torch_npu, /dev/davinci0, rocm-smi it is 16",
-        "m is 2 by the defaults of DATA, DEVICE, SIZE; in other branches it is 2 or 4",
+        "m is 2 by the defaults of DATA, DEVICE, SIZE; in other branches it is 4",
     ]
     told = find_training_command(BRANCHES.replace("TRAIN", TRAIN), lambda words: "trainer" in words, "m".__eq__)
     assert told is not None

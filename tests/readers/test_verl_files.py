@@ -42,7 +42,7 @@ def converted(tmp_path: Path, overrides: str) -> Converted:
 
 
 def said(found: Converted, part: str) -> bool:
-    return any(part in sentence for sentence in [*found.left_out, *found.defaults, found.unknown])
+    return any(part in sentence for sentence in [*found.left_out, *found.defaults])
 
 
 SCRIPT = """
@@ -149,10 +149,10 @@ def test_keys_of_today_and_of_before_are_carried(overrides: str, ours: dict[str,
 
 
 SAID = [
-    (".clip_ratio_hig=0.28", "clip_ratio_hig (did you mean actor_rollout_ref.actor.clip_ratio_high or"),
+    (".clip_ratio_hig=0.28", "clip_ratio_hig=0.28 (did you mean actor_rollout_ref.actor.clip_ratio_high or"),
     (
         "actor_rollout_ref.rollout.temprature=1",
-        "temprature (did you mean actor_rollout_ref.rollout.temperature",
+        "temprature=1 (did you mean actor_rollout_ref.rollout.temperature",
     ),
     ("+algorithm.old_switch=False data.some_key=1", "algorithm.old_switch"),
     ("actor_rollout_ref.rollout.n_agent=4", "n_agent=4 is Search-R1's key: a group has that times rollout.n=8"),
@@ -160,7 +160,7 @@ SAID = [
     (".ppo_mini_batch_size=256", "ppo_mini_batch_size=256 is more than data.train_batch_size=128, which verl refuses"),
     (f"{ASYNC} rollout.total_rollout_steps=640", "here it has actor_rollout_ref.actor.ppo_mini_batch_size * require_"),
     (f"{ASYNC} rollout.total_rollout_steps=640", "counts prompts: set rollout_steps=10"),
-    ("azr.executor=qwq", "azr.executor: verl has no such key"),
+    ("azr.executor=qwq", "azr.*: verl has no such key"),
     (".policy_loss.loss_mode=mine", "policy_loss.loss_mode=mine: here it is one of "),
     (".optim.clip_grad=0.5 .grad_clip=2.0", "grad_clip=2.0: since 0.8 verl clips by"),
     ("+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True", "a long answer loses no reward here"),
@@ -203,7 +203,7 @@ def test_easyr1_is_read_by_its_own_keys_and_defaults(tmp_path: Path) -> None:
     run = resolve_run(found.settings)
     assert (run.learning_rate, run.prompts_per_step, run.num_minibatches, run.kernel) == (2e-6, 256, 4, "cispo")
     assert (run.num_generations, run.epsilon_high, run.beta, run.kl_placement) == (5, 4, 0.02, "loss")
-    assert said(found, "rollout.tempature (did you mean actor_rollout_ref.rollout.temperature")
+    assert said(found, "rollout.tempature=1 (did you mean actor_rollout_ref.rollout.temperature")
     assert not said(found, "fsdp_size")
     assert said(found, "those of EasyR1's examples/config.yaml")
     mine = read_file(tmp_path, "run.sh", EASY.replace("BASE", "mine.yaml"))

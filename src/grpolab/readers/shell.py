@@ -21,16 +21,13 @@ from grpolab.readers.conditions import Answer, Expand, both, either, negate
 from grpolab.readers.given import shorten
 from grpolab.readers.pairs import Open
 from grpolab.readers.python import calculate
-from grpolab.readers.shell_words import ASSIGNMENT, BEGINS, BRANCHES, ENDS, KEYWORDS, ScriptError, find_end
+from grpolab.readers.shell_words import BRANCHES, ENDS, KEYWORDS, MARKS, START, ScriptError, find_end, mark, merge
 
 T = TypeVar("T")
 MOST_SPENT = 1 << 22  # steps: characters that are expanded, and blocks that are looked through
-LONGEST_OPEN = 2000  # characters of an open part
-START, END = "\ue000", "\ue001"  # around the open parts of a value
-MARKS = re.compile(f"[{START}{END}]")
-FIELD = re.compile(f"(?:{START}[^{END}]*{END}|\\S)+")
 COUNTED = re.compile(r"\b[A-Za-z_]\w*+(?=\s*+(?:\+\+|--|\W?=(?!=)))|(?<=\+\+|--)[A-Za-z_]\w*")  # set in `((..))`
 PARAMETER = re.compile(r"(\w+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=+?])(.*))?", re.DOTALL)  # within `${..}`
+CASED = re.compile(r"\$\{([A-Za-z_]\w*)(,,|\^\^)\}")
 IDLE = re.compile(r"\$#|\bgetopts\b|^\w+ in \"?\$[@*]\"?$")  # a loop over the script's arguments; there are none
 PIPES = ("|", "|&")
 LOOPS = {"while", "until", "for", "select"}
@@ -79,19 +76,24 @@ def find_training_command(
         pairs = [_pair(way) for way in (ways if len(trainings) == 1 else ways[:1])]
         for key in filter(is_told, dict.fromkeys([*ours, *itertools.chain(*pairs)])):
             value = shorten(ours.get(key, "not set"))
-            texts = dict.fromkeys(shorten(pair.get(key, "not set")) for pair in pairs)
-            if says := " or ".join(text for text in texts if text != value):
+            texts = dict.fromkeys(text for pair in pairs for text in pair.get(key, "not set").split(" or "))
+            known = {*ours.get(key, "not set").split(" or "), "nothing"}
+            if says := " or ".join(shorten(text) for text in texts if text not in known and text[:1] != "$"):
                 told.setdefault(key, f"{key} is {value}{given}; in {where} it is {says}")
     return trainings[0], [*dict.fromkeys(notes), *told.values()]
 
 
 def _pair(words: Sequence[str]) -> dict[str, str]:
     """Return the values of `key=value` and `--key value`."""
-    pairs = {}
+    pairs = dict[str, str]()
     for word, behind in itertools.pairwise([*words, ""]):
-        key, sign, value = word.partition("=")
-        if sign or key.startswith("--"):
-            pairs[key.lstrip("+-~").replace("-", "_")] = value if sign else behind
+        is_of_several = isinstance(word, Open) and " " in word.partition("=")[0]
+        for part in word.split() if is_of_several else [word]:
+            key, sign, value = part.partition("=")
+            name = key.lstrip("+-~").replace("-", "_")
+            if sign or key.startswith("--"):
+                before = f"{pairs[name]} or " if is_of_several and name in pairs else ""
+                pairs[name] = before + (value if sign else behind)
     return pairs
 
 
@@ -133,20 +135,23 @@ class _Script:
         joint = ";"
         for words, operator in shell_words.split_commands(text):
             self.spend(len(self.blocks))
-            if self.blocks and self.blocks[-1].patterns is not None and words[:1] != ["esac"]:
+            if self.is_in_patterns() and words[:1] != ["esac"]:
                 self.read_patterns(words, operator)
                 joint = ";"
                 continue
             is_begun = False  # the pipeline, by `!`
             while words and words[0] in KEYWORDS:
                 keyword, *words = words
-                if keyword in BEGINS or keyword == "!":
+                if keyword in shell_words.BEGINS or keyword == "!":
                     is_begun = is_begun or self.begin_pipeline(joint, keyword == "!")
                 if keyword != "!":
                     if keyword != "function":
                         self.read_keyword("function" if keyword == "{" and joint == "()" else keyword, words, operator)
                     joint, is_begun = ")" if keyword in ENDS else "()" if keyword == "function" else ";", False
                 words = [] if keyword in ("for", "select", "case") else words[keyword == "function" :]
+            if self.is_in_patterns():
+                self.read_patterns([], operator)
+                continue
             if (words or operator == "(") and not is_begun:
                 self.begin_pipeline(joint)
             if words:
@@ -182,6 +187,9 @@ class _Script:
             answer = both(None, answer) if joint == "&&" else either(None, answer)
         self.status = before if is_run is False else answer
 
+    def is_in_patterns(self) -> bool:
+        return bool(self.blocks and self.blocks[-1].patterns is not None)
+
     def read_patterns(self, words: list[str], operator: str) -> None:
         """Gather the patterns of a branch of `case`, and begin the branch at its `)`."""
         block = self.blocks[-1]
@@ -198,7 +206,7 @@ class _Script:
     def read_keyword(self, keyword: str, behind: Sequence[str], operator: str) -> None:
         """Begin a compound command, or end a branch of one: what was perhaps set in it is open from there on."""
         block = self.blocks[-1] if self.blocks else None
-        if keyword in BEGINS or keyword == "function":
+        if keyword in shell_words.BEGINS or keyword == "function":
             self.begin_block(keyword, behind)
         elif block and keyword in BRANCHES | ENDS | {"then"}:
             self.end_branch(block, is_apart=keyword in ENDS and operator in (*PIPES, "&"))
@@ -296,9 +304,9 @@ class _Script:
         """Read assignments; return the expanded words of any other command."""
         if not words or self.is_live() is False:
             return []
-        first = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
+        first = next((at for at, word in enumerate(words) if not shell_words.ASSIGNMENT.match(word)), len(words))
         if first == len(words) or words[first] in DECLARATIONS:
-            for match in [match for word in words if (match := ASSIGNMENT.match(word))]:
+            for match in [match for word in words if (match := shell_words.ASSIGNMENT.match(word))]:
                 self.assign(match.string[match.end() :], *match.groups())
             return []
         if words[0] == "[[":
@@ -307,7 +315,15 @@ class _Script:
             self.leave_open(COUNTED.findall(" ".join(words)) or words[1:], words[0])
         fields = [each for word in words[first:] for each in self.expand(word)]
         self.is_set |= fields[:1] == ["set"] and "--" in fields
-        return fields[1:] if fields[:1] == ["eval"] else fields
+        is_text = fields[:1] == ["eval"] or (fields[:1] in (["bash"], ["sh"]) and fields[1:2] in (["-c"], ["-lc"]))
+        return self.split_again(" ".join(fields[1 if fields[0] == "eval" else 2 :])) if is_text else fields
+
+    def split_again(self, text: str) -> list[str]:
+        """Return the words of the first command of a text that has been expanded."""
+        if START in text:
+            return shell_words.FIELD.findall(text)
+        words: list[str] = next(shell_words.split_commands(text), ([], ""))[0]
+        return [each for word in words for each in self.expand(word)]
 
     def assign(self, right: str, name: str, index: str | None, plus: str) -> None:
         """Carry out `NAME=..`, `NAME+=..` or `NAME=(..)`. After `NAME[i]=..` the value of the whole array is open."""
@@ -358,7 +374,7 @@ class _Script:
             if piece[0] in "$`" and len(piece) > 1 and piece[:2] != "$'":
                 parts = self.expand_parameter(piece)
                 if not is_quoted:
-                    parts = [each for part in parts for each in FIELD.findall(part)]
+                    parts = [each for part in parts for each in shell_words.FIELD.findall(part)]
                 elif piece.endswith("[*]}"):
                     parts = [" ".join(parts)]
             elif piece[0] == "\\":
@@ -384,6 +400,9 @@ class _Script:
         if source[0] == "`" or source.startswith("$("):
             printed = self.capture(source[1 + (source[0] == "$") : -1]) if "echo" in source else None
             return [mark(source) if printed is None else printed]
+        if match := CASED.fullmatch(source):
+            (value,) = self.expand_parameter(f"${match[1]}")
+            return [value if START in value else value.lower() if match[2] == ",," else value.upper()]
         if (match := PARAMETER.fullmatch(source.strip("$").removeprefix("{").removesuffix("}"))) is None:
             return [mark(source)]
         name, index, sign, default = match.groups()
@@ -428,20 +447,3 @@ class _Script:
         finally:
             self.spent = child.spent
         return "\n".join(printed)
-
-
-def mark(source: str) -> str:
-    """Return an open part of a value, by how it is written."""
-    return f"{START}{MARKS.sub('', source)[:LONGEST_OPEN]}{END}"
-
-
-def merge(one: list[str], other: list[str]) -> list[str]:
-    """Return a variable's elements after one of two branches; from the first difference on, they are open."""
-    if one == other:
-        return one
-    is_text = len(one) == len(other) == 1
-    parts = [FIELD.findall(way[0]) for way in (one, other)] if is_text else [one, other]
-    same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False))])
-    texts = " or ".join(" ".join(part[same:]) or "nothing" for part in parts)
-    elements = [*parts[0][:same], mark(" or ".join(dict.fromkeys(MARKS.sub("", texts).split(" or "))))]
-    return [" ".join(elements)] if is_text else elements

@@ -1,7 +1,8 @@
-"""The commands of a bash script and their words, as they are written: nothing is expanded."""
+"""The commands of a bash script and their words, as they are written; and the open parts that words have later."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -19,6 +20,10 @@ BEGINS = {"if", "while", "until", "for", "select", "case", "{", "("}
 BRANCHES = {"elif", "else", ";;", ";&", ";;&"}
 ENDS = {"fi", "done", "esac", "}", ")"}
 KEYWORDS = BEGINS | BRANCHES | ENDS | {"then", "do", "!", "time", "function"}
+LONGEST_OPEN = 2000  # characters of an open part
+START, END = "\ue000", "\ue001"  # around the open parts of a value
+MARKS = re.compile(f"[{START}{END}]")
+FIELD = re.compile(f"(?:{START}[^{END}]*{END}|\\S)+")
 
 
 class ScriptError(ValueError):
@@ -106,3 +111,20 @@ def split_test(text: str, at: int, words: list[str]) -> int:
                 at = find_end(text, at)
             words.append(text[start:at])
     return at
+
+
+def mark(source: str) -> str:
+    """Return an open part of a value, by how it is written."""
+    return f"{START}{MARKS.sub('', source)[:LONGEST_OPEN]}{END}"
+
+
+def merge(one: list[str], other: list[str]) -> list[str]:
+    """Return a variable's elements after one of two branches; from the first difference on, they are open."""
+    if one == other:
+        return one
+    is_text = len(one) == len(other) == 1
+    parts = [FIELD.findall(way[0]) for way in (one, other)] if is_text else [one, other]
+    same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False))])
+    texts = " or ".join(" ".join(part[same:]) or "nothing" for part in parts)
+    elements = [*parts[0][:same], mark(" or ".join(dict.fromkeys(MARKS.sub("", texts).split(" or "))))]
+    return [" ".join(elements)] if is_text else elements

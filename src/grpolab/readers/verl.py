@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from grpolab.equalities import rewrite
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, near_matches
 from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks import verl_options
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
@@ -183,6 +183,14 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
         if name in CARRIED:
             yield f"{name}={text}: only a run of the script can tell; its default {options[name]} stands for it"
     yield from _explain_sizes(given, options)
+    unknown = [name for name in (*named, *given.open) if kind_of(name, given) == "unknown"]
+    own = dict.fromkeys(f"{name.partition('.')[0]}.*" for name in unknown if not _section(name))  # a fork's sections
+    texts = [
+        f"{name}={shorten(named.get(name, given.open.get(name)))}{near_matches(name, options)}"
+        for name in filter(_section, unknown)
+    ]
+    if unknown:
+        yield f"{', '.join([*texts, *own])}: verl has no such key; what a fork does with it is lost"
     for name, (allowed, stands) in CHOICES.items():
         if named.get(name, stands) not in allowed and named[name] != "bypass_mode":
             yield f"{name}={named[name]}: here it is one of {', '.join(allowed)}; {stands} stands for it"
