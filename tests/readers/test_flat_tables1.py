@@ -94,6 +94,26 @@ def test_slime_with_its_arrays_of_arguments(tmp_path: Path) -> None:
     assert said(found, "eps_clip_hi=0.0005: slime has no such key (did you mean eps_clip")
 
 
+SLIME_OF_WANDB = """
+_wandb: {value: {python_version: "3.11"}}
+hf_checkpoint: {value: /models/small}
+rollout_batch_size: {value: 16}
+n_samples_per_prompt: {value: 4}
+global_batch_size: {value: 32}
+num_rollout: {value: 50}
+lr_decay_style: {value: constant}
+min_lr: {value: 0.0}
+grpo_std_normalization: {value: false}
+start_weight_decay: {value: 0.01}
+"""
+
+
+def test_a_record_of_slime_at_wandb_has_its_own_spelling(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "slime", "config.yaml", SLIME_OF_WANDB)
+    check(found, prompts_per_step=16, num_minibatches=2, rollout_steps=50, scale_rewards="none")
+    assert not said(found, "no such key")
+
+
 AREAL = """
 total_train_epochs: 3
 rollout: {consumer_batch_size: "${train_dataset.batch_size}", max_head_offpolicyness: 2}
