@@ -180,7 +180,8 @@ python mason.py --cluster ai2/some --num_nodes 2 --gpus 8 -- source setup.sh \\&
     --num_unique_prompts_rollout 40 --num_samples_per_prompt_rollout 6 --num_mini_batches 2 --num_epochs 3 \\
     --beta 0.03 --clip_higher 0.3 --kl_estimator 1 --truncated_importance_sampling_ratio_cap 5.0 \\
     --advantage_normalization_type standard --learning_rate 7e-7 --lr_scheduler_type constant \\
-    --response_length 900 --temperature 0.6 --model_name_or_path some/model --stop_strings "</answer>" \\
+    --response_length 900 --total_episodes 12000 --temperature 0.6 --model_name_or_path some/model \\
+    --stop_strings "</answer>" \\
     --num_learners_per_node 4 4 --with_tracking --mask_truncated_completion True
 """
 
@@ -190,7 +191,7 @@ def test_open_instruct_is_started_by_a_launcher(tmp_path: Path) -> None:
     assert not differences(
         found, prompts_per_step=40, num_generations=6, num_minibatches=2, num_iterations=3, beta=0.03, epsilon=0.2,
         epsilon_high=0.3, kl_estimator="k2", scale_rewards="group_population", learning_rate=7e-7,
-        lr_scheduler_type="constant", max_completion_length=900, temperature=0.6,
+        lr_scheduler_type="constant", max_completion_length=900, temperature=0.6, rollout_steps=50,
     )  # fmt: skip
     assert found.settings.sampler_correction is not None
     assert found.settings.sampler_correction.high == 5.0
