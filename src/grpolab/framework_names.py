@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+
 def _each_actor(name: str, ours: str) -> dict[str, str]:
     """Return a name of AReaL's actor under both of the actor's names."""
     return {f"ppo_actor/{name}": ours, f"grpo_actor/{name}": ours}
@@ -202,8 +203,7 @@ LOG_EVALUATIONS = {
     "val-core/{}/reward/mean@{}": "eval/reward",
     "val-aux/{}/reward/mean@{}": "eval/reward",
     "val/test_score/{}": "eval/reward",  # verl before 0.3
-    "eval_reward": "eval/reward",  # TRL, ms-swift; on W&B eval/reward
-    "eval/reward": "eval/reward",
+    "eval_reward": "eval/reward",  # TRL, ms-swift; on W&B `eval/reward`, which is our name too
     "eval_completions/mean_length": "eval/length_mean",
     "eval/completions/mean_length": "eval/length_mean",
     "eval_{}_pass1": "eval/reward",  # openrlhf/trainer/ppo_trainer.py

@@ -38,7 +38,7 @@ WHOLE_PAIR = re.compile(
 VERL_ROW = re.compile(r"(?:^|\s)step:(\d+) - (.*)")
 VERL_VALUE = re.compile(rf"(?:[\w.]{{1,30}}\()?({NUMBER})\)?", re.IGNORECASE)
 VERL_PART = re.compile(rf"[\w./@%+-]{{1,200}}:(?:[\w.]{{1,30}}\()?(?:{NUMBER}|None|True|False)\)?", re.IGNORECASE)
-VERL_END = re.compile(r"[\w./@%+-]{0,200}(?::\S{0,60})?")
+VERL_END = re.compile(r"[\w./@%+-]{0,200}(?::\S{0,60})?(?: -?)?")
 VERL_TAIL = re.compile(r"[\d.][\d.eE+-]{0,30}\)?(?: - .*)?")
 ARGUMENTS = re.compile(r"(?:GRPO|RLHF)\w{0,40}\(")  # GRPOConfig(...), RLHFArguments(...)
 ARGUMENT = re.compile(rf"\b(\w+)=['\"]?({NUMBER}|\w+)['\"]?\s*[,)]")
@@ -185,7 +185,8 @@ def _join(pieces: Sequence[_Line]) -> str:
     width = max(width for _, _, width in pieces)
     whole = texts[0]
     for (_, _, left), right in zip(pieces, texts[1:], strict=False):
-        lost = whole.endswith(" -") or (right.startswith("- ") and not whole.endswith(" "))
+        lost = whole.endswith(" -") and not right.startswith(" ")
+        lost |= right.startswith("- ") and not whole.endswith(" ")
         whole += (" " if lost else "" if left >= width - 1 else "\n") + right
     return whole
 

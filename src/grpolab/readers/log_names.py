@@ -87,7 +87,9 @@ def known(name: str) -> str | None:
 
 @lru_cache(4096)
 def evaluation(name: str) -> str | None:
-    """Return our metric if a framework logs one of an evaluation under this name."""
+    """Return our metric if a framework, or we, log one of an evaluation under this name."""
+    if name in METRICS and METRICS[name].kind == "evaluation":
+        return name
     return next((ours for pattern, ours in _EVALUATIONS if pattern.fullmatch(name)), None)
 
 

@@ -201,10 +201,13 @@ class _Collector:
         written = pd.DataFrame(self.rows, dtype=np.float64)
         best = max(telling, key=lambda of: (telling[of].sum(), sum(name in TRACKED[of] for name in written)))
         exact = {name: ours for name, ours in TRACKED[framework or best].items() if name in written}
-        alike = _alike(written, exact.values())
+        beside = written[telling[framework or best]].dropna(
+            axis=1, how="all"
+        )  # else a name is of another program's rows
+        alike = _alike(written[[name for name in written if name not in TELLING or name in beside]], exact.values())
         if framework is None:
-            told = TELLING.intersection(exact)
-            framework = OTHER if len(alike) > len(told) else best if telling[best].any() else None
+            is_other = len(alike) > len(TELLING.intersection(exact))
+            framework = OTHER if is_other else best if telling[best].any() else None
         if not framework or (framework in telling and not telling[framework].any()):
             expected = ", ".join(list(NAMES[framework])[:6]) if framework else ", ".join(NAMES)
             by = f"that {framework} logs of an update" if framework else "of an update that the doctor knows"
@@ -234,9 +237,9 @@ class _Collector:
             table = pd.DataFrame(metrics, index=columns.index)
             tables[f"{kind}s"] = pd.concat([positions, table], axis=1)[table.notna().any(axis=1)].reset_index(drop=True)
         if alike:
-            told = exact if framework == OTHER else {}
-            pairs = ", ".join(f"`{printable(name)}` as {ours}" for name, ours in (told | alike).items())
-            self.readings.append(f"by likeness, for no framework known here logs such names: {pairs}")
+            told = (exact if framework == OTHER else {}) | alike
+            pairs = ", ".join(f"`{printable(name)}` is read as {ours}" for name, ours in told.items())
+            self.readings.append(f"by likeness: {pairs}")
         evaluations = self._evaluations(columns, positions, kept)
         return RunLog(
             run=printable(run),
