@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from grpolab.credentials import without_secrets
+
+T = TypeVar("T")
 
 
 class RequestError(Exception):
@@ -55,3 +57,11 @@ def near_matches(word: str, allowed: Iterable[str]) -> str:
     """Return ' (did you mean epsilon?)' for a mistyped word, or an empty string if nothing is close."""
     close = difflib.get_close_matches(word, list(allowed), n=2, cutoff=0.6)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
+def choose(owner: str, key: str, value: Any, meanings: Mapping[Any, T]) -> T:
+    """Return what a value of a framework's key means here. Raises ValueError for one without a meaning."""
+    if value not in list(meanings):  # a list, because a value from a file may have no hash
+        known = ", ".join(map(format_value, meanings))
+        raise ValueError(f"{key}={format_value(value)}: of {owner}'s values, known here are {known}")
+    return meanings[value]

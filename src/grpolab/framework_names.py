@@ -36,6 +36,7 @@ LOG_NAMES: dict[str, dict[str, str]] = {
         "sampling/sampling_logp_difference/max": "gap/sampler_trainer",
         "sampling/sampling_logp_difference/mean": "gap/mean",
         "rollout_correction/kl": "gap/kl",
+        "step_time": "seconds/step",
     },
     "verl": {
         "actor/pg_loss": "loss",
@@ -61,6 +62,8 @@ LOG_NAMES: dict[str, dict[str, str]] = {
         "rollout_corr/kl": "gap/kl",
         "mismatch/mismatch_kl": "gap/kl",
         "training/rollout_probs_diff_mean": "gap/probability",
+        "timing_s/step": "seconds/step",
+        "perf/time_per_step": "seconds/step",
     },
     "roll": {
         "actor/pg_loss@sum": "loss",
@@ -82,6 +85,7 @@ LOG_NAMES: dict[str, dict[str, str]] = {
         "tokens/response_length/mean": "length/mean",
         "tokens/response_length/max": "length/max",
         "tokens/response_length/min": "length/min",
+        "time/step_total": "seconds/step",
     },
     "openrlhf": {  # openrlhf/trainer/ray/ppo_actor.py, ppo_trainer.py, ppo_utils/experience_maker.py
         "policy_loss": "loss",
@@ -225,6 +229,7 @@ LOG_ONLY = {
     "gap/mean": "Mean |log-prob of the sampler - log-prob of the trainer|, in nat.",
     "gap/kl": "KL of the trainer from the sampler, in nat per token.",
     "gap/probability": "Mean |probability under the sampler - that under the trainer|.",
+    "seconds/step": "Wall time of a step, in s; TRL's is that of an optimiser step, sampling included.",
 }
 # A column that only rows of a fresh batch have.
 FRESH_BATCH = {"trl": "num_tokens"}

@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from grpolab.frameworks.framework import load_framework
+from grpolab.frameworks.options import OPTIONS
 from grpolab.frameworks.vectors import make_inputs, read_variants
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.paths import project_root
@@ -138,7 +139,10 @@ def test_a_dialect_is_what_its_frameworks_options_mean(name: str) -> None:
 
 
 def test_every_framework_has_its_defaults() -> None:
-    assert {name for name in MODES if "/" not in name} == set(FRAMEWORKS)
+    assert {name for name in MODES if "/" not in name} == set(OPTIONS) == set(FRAMEWORKS)
+    for name, (defaults, translate) in OPTIONS.items():
+        assert translate is load_framework(name).objective
+        assert translate(defaults) == translate({})
 
 
 def test_what_a_dialect_says_beside_the_loss() -> None:

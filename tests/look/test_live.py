@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,8 +16,11 @@ import pytest
 from report_results import cells_of, write_study
 
 from grpolab.cli import main
+from grpolab.doctor import Finding, examine
+from grpolab.doctor.run_folder import read_run
 from grpolab.errors import RequestError
 from grpolab.look import live
+from grpolab.look.page import of_run
 from grpolab.paths import Results
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,3 +118,14 @@ def test_the_page_of_one_run(results: Results, capsys: pytest.CaptureFixture[str
     data = data_of(file.read_text())
     assert [one["signature"] for one in data["runs"]] == [run]
     assert "eval/accuracy_expected" in data["runs"][0]["eval"]["y"]
+
+
+def test_the_page_of_one_run_marks_where_a_finding_begins(results: Results) -> None:
+    run = cells_of(results)[1]["signature"]
+    (results.run(run) / "settings.yaml").write_text("seed: 1\nrollout_steps: 12\n")
+    evidence = read_run(results.run(run))
+    finding = Finding("likely", ("a number",), cause="entropy_collapse", says="It fell.", cost="Half of it.", step=6)
+    diagnosis = replace(examine(evidence), findings=(finding,))
+    (shown,) = data_of(of_run(results, evidence, diagnosis, datetime.now(UTC)))["runs"]
+    assert [6, "entropy collapse begins"] in shown["marks"]
+    assert shown["findings"][0]["says"] == "Half of it. It fell."

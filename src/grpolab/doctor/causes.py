@@ -41,6 +41,8 @@ class Finding:
     remedy: str = ""
     side: str = ""  # the variant of the cause that this run shows, if the cause has several
     words: Mapping[str, Any] = field(default_factory=dict)  # for the braces in its sentences
+    cost: str = ""  # which part of the run it concerns, one sentence; empty where no number says it
+    step: int | None = None  # where that begins
 
 
 def _find(confidence: str, *evidence: str, instead: tuple[str, ...] = (), side: str = "", **words: Any) -> Finding:
@@ -103,11 +105,11 @@ class Symptom:
     causes: tuple[Cause, ...]
 
 
-def read_table() -> tuple[list[Symptom], dict[str, str]]:
-    """Return the symptoms of `causes.yaml` (the last one holds what is normal), and the metrics that rules need."""
+def read_table() -> tuple[list[Symptom], dict[str, dict[str, Any]]]:
+    """Return the symptoms of `causes.yaml` (the last one holds what is normal), and its other tables by name."""
     text = Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8")
     table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    needed = table.pop("needed")
+    others = {name: table.pop(name) for name in ("needed", "still_possible", "to_log")}
     return [
         Symptom(one["question"], tuple(Cause(*of) for of in one["causes"].items())) for one in table.values()
-    ], needed
+    ], others

@@ -118,6 +118,7 @@ class Evidence:
     readings: tuple[str, ...] = ()  # what of a log was read as what, one sentence each
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)  # metric -> steps where it is NaN or infinite
     framework: str = "grpolab"  # whose log it is
+    seconds: float = np.nan  # that the run took; NaN if no time is logged
     # `stability.run_quantities` of a run whose updates are not kept
     numbers: Mapping[str, float | bool] = field(default_factory=dict)
     # From the study for which the run is diagnosed; empty if there is none.
@@ -235,12 +236,12 @@ class Evidence:
     @property
     def final_score(self) -> float:
         """The score at the end, as reports have it."""
-        return final_score(self.course, self._limits.score_tail)
+        return final_score(self.course, self.limits.score_tail)
 
     @cached_property
     def is_collapsed(self) -> bool:
         """True if the score fell and did not recover: the report's label, however the run ended."""
-        return has_collapsed(self.course, self._limits)
+        return has_collapsed(self.course, self.limits)
 
     @property
     def lost(self) -> str:
@@ -249,7 +250,8 @@ class Evidence:
         return ended or ("collapsed" if self.is_collapsed else "")
 
     @cached_property
-    def _limits(self) -> Thresholds:
+    def limits(self) -> Thresholds:
+        """Thresholds of the study, else ours; a reward that stands for the score must fall beyond its noise."""
         if self.thresholds or self.score[0] != REWARD:
             return self.thresholds or Thresholds()
         return Thresholds(collapse_drop=least_fall([self.rollouts]))
@@ -321,4 +323,13 @@ def to_evidence(log: RunLog) -> Evidence:
         ),
         not_finite=log.not_finite,
         framework=log.framework,
+        seconds=_seconds(log),
     )
+
+
+def _seconds(log: RunLog) -> float:
+    """Return the seconds that all steps took. TRL logs the mean of a step, in a row for every `logging_steps`."""
+    if "seconds/step" not in log.rollouts:
+        return np.nan
+    stride = median(column(log.rollouts.diff(), "rollout_step")) if log.framework == "trl" else 1.0
+    return float(column(log.rollouts, "seconds/step").sum() * np.nanmax([stride, 1.0]))

@@ -12,15 +12,18 @@ import numpy as np
 
 from grpolab.doctor.breakdown import GAPS, describe_fall
 from grpolab.doctor.causes import CONFIDENCES, Cause, Finding, read_table
+from grpolab.doctor.cost import add_cost
 from grpolab.doctor.evidence import Evidence, to_evidence
+from grpolab.doctor.expected import WHOSE, Place, find_places
 from grpolab.doctor.no_progress import plateau  # noqa: F401  (for the rules of its module)
 from grpolab.doctor.normal import no_reuse  # noqa: F401  (likewise)
 from grpolab.doctor.run_folder import read_run
+from grpolab.doctor.still_possible import Candidate, find_open
 from grpolab.framework_names import LOG_NAMES
 from grpolab.readers.logs import read_log
 from grpolab.report.text import count, listing, number
 
-(*SYMPTOMS, NORMAL), NEEDED = read_table()
+(*SYMPTOMS, NORMAL), TABLES = read_table()
 CAUSES = {cause.name: cause for symptom in SYMPTOMS for cause in symptom.causes}
 WIDTH = 110
 
@@ -40,6 +43,8 @@ class Diagnosis:
     unknown: tuple[str, ...]  # what could not be looked at, one sentence each
     lost: str  # the report's label: collapsed, diverged or stopped; empty if the run was not lost
     fall: str | None  # how far accuracy fell (reward, if the run has no accuracy); None if it did not
+    still_possible: tuple[Candidate, ...] = ()  # where it fell or stands still, and no cause was found
+    places: tuple[Place, ...] = ()  # where its numbers lie beside those of healthy runs
 
 
 def diagnose(folder: Path) -> Diagnosis:
@@ -56,13 +61,22 @@ def examine(run: Evidence) -> Diagnosis:
     """Return the causes in a run's evidence, surest first; of equally sure ones, first the one that explains others."""
 
     def find(causes: Iterable[Cause]) -> tuple[Finding, ...]:
-        findings = [finding for cause in causes if (finding := cause.find(run))]
+        found = [(cause, finding) for cause in causes if (finding := cause.find(run))]
+        findings = [add_cost(run, finding, cause.sentences.get("cost", "")) for cause, finding in found]
         return tuple(sorted(findings, key=lambda finding: CONFIDENCES.index(finding.confidence)))
 
-    unknown = (*_find_gaps(run), *run.unknown)
+    findings, fall = find(CAUSES.values()), describe_fall(run)
     return Diagnosis(
-        *(run.run, run.state, find(CAUSES.values()), find(NORMAL.causes), run.readings, unknown, run.lost),
-        describe_fall(run),
+        run=run.run,
+        state=run.state,
+        findings=findings,
+        notes=find(NORMAL.causes),
+        readings=run.readings,
+        unknown=(*_find_gaps(run), *run.unknown),
+        lost=run.lost,
+        fall=fall,
+        still_possible=find_open(run, findings, fall, TABLES),
+        places=find_places(run),
     )
 
 
@@ -77,7 +91,7 @@ def _find_gaps(run: Evidence) -> Iterator[str]:
             " an old policy that follows the live one, or steps too small to matter; the log has neither the ratio nor"
             f" the updates per batch (learning rate {rate}, gradient norm {norm}, medians)"
         )
-    for name, what in NEEDED.items():
+    for name, what in TABLES["needed"].items():
         values = run.values(name)
         if odd := len(run.not_finite.get(name, ())) or int((~np.isfinite(values)).sum()):
             yield f"{what}: {name} is not finite in {count(odd, 'record')}"
@@ -117,6 +131,8 @@ def text(diagnosis: Diagnosis) -> str:
         write("", f"{': '.join(course)}.")
     for place, finding in enumerate(diagnosis.findings, start=1):
         lines += ["", f"{place}. {finding.cause} ({finding.confidence})"]
+        if finding.cost:
+            write("   ", finding.cost)
         write("   ", finding.says)
         for sentence in finding.evidence:
             write("   - ", sentence)
@@ -131,9 +147,18 @@ def text(diagnosis: Diagnosis) -> str:
             why = "the numbers below could not be looked at, and may hide one"
         lines.append("")
         write("", f"No cause found: {why}.")
+    if diagnosis.still_possible:
+        lines += ["", "still possible, and what would show it:"]
+        for place, candidate in enumerate(diagnosis.still_possible, start=1):
+            write(f"   {place}. ", f"{candidate.cause}: {candidate.show}")
     for note in diagnosis.notes:
         lines.append("")
         write("normal: ", f"{note.says} Here: {note.evidence[0]}.")
+    if diagnosis.places:
+        lines += ["", "where this run lies:"]
+        for one in diagnosis.places:
+            write("   - ", f"{one.says}.")
+        write("   ", WHOSE)
     if diagnosis.unknown:
         lines += ["", "not looked at:"]
         for sentence in diagnosis.unknown:
@@ -143,7 +168,7 @@ def text(diagnosis: Diagnosis) -> str:
 
 def record(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as plain values, for JSON."""
-    finding_keys = ("cause", "confidence", "says", "evidence", "instead")
+    finding_keys = ("cause", "confidence", "cost", "step", "says", "evidence", "instead")
     return {
         **{key: getattr(diagnosis, key) for key in ("run", "state", "lost", "fall")},
         "causes": [
@@ -152,5 +177,7 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "readings": diagnosis.readings,
         "normal": [{"note": note.cause, "says": note.says, "evidence": note.evidence[0]} for note in diagnosis.notes],
+        "still_possible": [vars(one) for one in diagnosis.still_possible],
+        "expected": [vars(place) for place in diagnosis.places],
         "unknown": diagnosis.unknown,
     }

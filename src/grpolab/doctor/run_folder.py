@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +18,10 @@ from grpolab.doctor.evidence import TABLES, Evidence, Weights
 from grpolab.errors import Damaged, RequestError
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
-from grpolab.records import check_policy, read_provenance, read_result, read_settings
+from grpolab.records import check_policy, read_lines, read_provenance, read_result, read_settings
 from grpolab.report.journals import make_frame, read_samples
 from grpolab.report.text import count
-from grpolab.run_files import WEIGHTS, read_outcome
+from grpolab.run_files import TIMING, WEIGHTS, read_outcome
 
 Content = TypeVar("Content")
 
@@ -61,8 +62,17 @@ def read_run(folder: Path) -> Evidence:
         unknown=(*damages, *torn, *unreadable, *([] if weights else ["the weights: they are kept when a run ends"])),
         not_finite=not_finite,
         framework=(provenance.get("framework") or {}).get("name", "grpolab"),  # `RunFolder` writes one for TRL
+        seconds=_read_seconds(folder),
         **tables,
     )
+
+
+def _read_seconds(folder: Path) -> float:
+    """Return how long a run has taken; NaN if it does not say."""
+    with suppress(Damaged):  # `read_result` says so of a run that has ended
+        times = [line.get("seconds/elapsed") for line in read_lines(folder / TIMING)]
+        return max((time for time in times if isinstance(time, int | float)), default=np.nan)
+    return np.nan
 
 
 def _describe_state(folder: Path, outcome: Mapping[str, Any] | None, rollouts: int, is_damaged: bool) -> str:

@@ -15,43 +15,11 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.options import REJECTION, REJECTION_VALUES, areal, bounds_the_weight
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, importance_ratio
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 from grpolab.settings.objective import Objective, SamplerCorrection
-
-REJECTION = {"level": "token", "action": "mask", "metric": "ratio", "agg": "mean", "upper": 5.0, "lower": None}
-
-
-def objective(options: Options) -> Objective:
-    """Translate options of `PPOActorConfig`; its KL (`kl_ctl`) is in the reward."""
-    get, sapo, correction = options.get, {}, None
-    if get("use_sapo_loss", False):
-        sapo = {"temperature_positive": get("sapo_tau_pos", 1.0), "temperature_negative": get("sapo_tau_neg", 1.05)}
-    if get("rejection_sampling") is not None:  # the behaviour weight, geometric mean of a sequence's
-        rule = {**REJECTION, **options["rejection_sampling"]}
-        level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
-        correction = SamplerCorrection.of(level, "truncate", 0.0, torch.inf)  # the other bounds only change the mask
-        if bounds_the_weight(rule):
-            mode = "truncate" if rule["action"] == "clamp" else "mask"
-            correction = SamplerCorrection.of(level, mode, rule["lower"] or 0.0, rule["upper"])
-    return Objective.of(
-        importance_sampling_level=get("importance_sampling_level", "token"),
-        kernel="sapo" if sapo else "clipped",
-        kernel_options=sapo,
-        epsilon=get("eps_clip", 0.2),
-        epsilon_high=get("eps_clip_higher"),
-        dual_clip=get("c_clip"),
-        loss_form="max_negative",
-        kl_estimator=get("kl_estimator", "k1"),
-        kl_output_clamp=10.0,
-        sampler_correction=correction,
-    )
-
-
-def bounds_the_weight(rule: Mapping[str, Any]) -> bool:
-    """Return True if rejection bounds the behaviour weight itself, instead of a KL, a sum or a maximum."""
-    return (rule["metric"], rule["agg"]) == ("ratio", "mean")
 
 
 def behaviour_weight(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
@@ -106,7 +74,7 @@ def replay_ppo(options: Options, inputs: Inputs) -> Replayed:
     batch = shared.make_loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
     kept_BT = batch.mask_BT if bounds_the_weight(rule) else find_kept_tokens(rule, batch)
-    return shared.replay_loss(FRAMEWORK, objective(options), batch, kept_BT)
+    return shared.replay_loss(FRAMEWORK, areal(options), batch, kept_BT)
 
 
 def find_kept_tokens(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
@@ -116,7 +84,7 @@ def find_kept_tokens(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
     judged = masked_log_ratio(inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float(), mask_BT)
     if rule["metric"] != "ratio":
         own = torch.ones_like(judged)
-        judged = kl_penalty(-judged, rule["metric"].removeprefix("kl_"), "plain", None, None, own, own)
+        judged = kl_penalty(-judged, REJECTION_VALUES["metric"][rule["metric"]], "plain", None, None, own, own)
     if rule["level"] == "sequence":
         judged = {
             "mean": row_mean(judged, mask_BT),
@@ -132,7 +100,7 @@ def find_kept_tokens(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
 def replay_sapo(options: Options, inputs: Inputs) -> Replayed:
     """Replay the SAPO loss."""
     renamed = {f"sapo_{name}" if name.startswith("tau_") else name: value for name, value in options.items()}
-    return shared.replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), shared.make_loss_inputs(inputs))
+    return shared.replay_loss(FRAMEWORK, areal({**renamed, "use_sapo_loss": True}), shared.make_loss_inputs(inputs))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
@@ -164,7 +132,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 
 
 FRAMEWORK = Framework(
-    objective=objective,
+    objective=areal,
     prepare=prepare,
     ratio=ratio,
     importance_weight=importance_weight,

@@ -12,13 +12,9 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.options import deepspeed_chat
 from grpolab.grpo.loss import LossInputs
 from grpolab.settings.objective import Objective
-
-
-def objective(options: Options) -> Objective:
-    """Translate the trainer's fields, set in `__init__`; its KL is in the reward."""
-    return Objective.of(epsilon=options.get("cliprange", 0.2), loss_form="max_negative", kl_estimator="k1")
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -29,7 +25,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
-    return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs))
+    return shared.replay_loss(FRAMEWORK, deepspeed_chat(options), shared.make_loss_inputs(inputs))
 
 
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
@@ -53,7 +49,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 
 
 FRAMEWORK = Framework(
-    objective=objective,
+    objective=deepspeed_chat,
     prepare=shared.keep_padding,
     log_ratio=shared.masked_log_ratio,
     average=average,

@@ -1,9 +1,9 @@
 """A framework as its differences from the core loss.
 
-Each framework has one file, in this order: the translation of its options, the steps of the loss that it computes in
-its own way, its metrics under its names, and replays: its own functions' outputs computed with our code. Its
-peculiarities (a float32 exponential, `+1e-8` in a divisor, an unmasked numerator) and its defaults under its own names
-are there; `conf/dialect/` has the defaults under our names.
+Each framework has one file, in this order: the steps of the loss that it computes in its own way, its metrics under its
+names, and replays: its own functions' outputs computed with our code. Its peculiarities (a float32 exponential, `+1e-8`
+in a divisor, an unmasked numerator) are there. Its options, with their defaults and what they mean in our settings, are
+in `options.py`, or in a file of their own beside it; `conf/dialect/` has the defaults under our names.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.options import nemo_rl
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, importance_ratio
@@ -21,34 +22,6 @@ from grpolab.registry import KL_ESTIMATORS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
 
 TINY = 1e-8
-
-
-def objective(options: Options) -> Objective:
-    """Translate options of `ClippedPGLossConfig`; with `force_on_policy_ratio` the old policy is the current one."""
-    get, correction = options.get, None
-    kernels = {"disable_ppo_ratio": "policy_gradient", "force_on_policy_ratio": "ratio", "use_cispo": "cispo"}
-    level = "sequence" if get("sequence_level_importance_ratios", False) else "token"
-    if get("use_importance_sampling_correction", False):
-        kind, low = get("truncated_importance_sampling_type"), get("truncated_importance_sampling_ratio_min") or 0.0
-        high = torch.inf if kind is None else options["truncated_importance_sampling_ratio"]
-        mode = "mask" if kind in ("icepop", "seq-mask-tis") else "truncate"
-        # seq-mask-tis keeps or drops a whole row; each token then has a weight of its own.
-        correction = SamplerCorrection.of("geometric" if kind == "seq-mask-tis" else level, mode, low, high)
-    return Objective.of(
-        importance_sampling_level=level,
-        kernel=next((kernel for option, kernel in kernels.items() if get(option)), "clipped"),
-        epsilon=get("ratio_clip_min", 0.2),
-        epsilon_high=get("ratio_clip_max", 0.2),
-        dual_clip=get("ratio_clip_c"),
-        loss_form="max_negative",
-        aggregation="token_mean_minibatch" if get("token_level_loss", True) else "sequence_mean_nonempty",
-        beta=get("reference_policy_kl_penalty", 0.01),
-        kl_estimator=get("reference_policy_kl_type", "k3"),
-        kl_gradient="importance_weighted" if get("use_on_policy_kl_approximation", False) else "score_function",
-        kl_input_clamp=get("kl_input_clamp_value", 20.0),
-        kl_output_clamp=get("kl_output_clamp_value", 10.0),
-        sampler_correction=correction,
-    )
 
 
 def masked_mean(values: Tensor, mask: Tensor, count: float) -> Tensor:
@@ -163,7 +136,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     changed = {"sampler_log_probs_BT": inputs.get("rollout_logprobs", inputs["old_logprobs"])}
     if options.get("force_on_policy_ratio"):
         changed["old_log_probs_BT"] = inputs["logprobs"].detach()
-    return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs, **changed))
+    return shared.replay_loss(FRAMEWORK, nemo_rl(options), shared.make_loss_inputs(inputs, **changed))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
@@ -214,7 +187,7 @@ def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> 
 
 
 FRAMEWORK = Framework(
-    objective=objective,
+    objective=nemo_rl,
     prepare=shared.keep_padding,
     ratio=ratio,
     importance_weight=importance_weight,

@@ -14,40 +14,13 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.options import OPEN_INSTRUCT_CLAMP, OPEN_INSTRUCT_KL, RHO, open_instruct
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
 from grpolab.settings.objective import Objective, SamplerCorrection
 
-ESTIMATORS = (("k1", "plain"), ("k2", "plain"), ("k3", "plain"), ("k1", "importance_weighted"))
-LOG_RHO, RHO = 10.0, 2.0  # bound of the sampler's log ratio; default bound of rho, which also holds after a mask
-CLAMP = 40.0  # of the log ratio to the reference
-
-
-def objective(options: Options) -> Objective:
-    """Translate options of `GRPOExperimentConfig`."""
-    get = options.get
-    cispo, (estimator, gradient) = get("loss_fn", "dapo") == "cispo", ESTIMATORS[get("kl_estimator", 2)]
-    correction = None
-    if get("use_rho_correction", True):  # the mask's bounds if there is one, else the clamp's; 0 is no bound
-        level = "geometric" if get("rho_mask_sequence_level", False) else "token"
-        level = "tv" if get("rho_mask_tv_divergence", False) else level  # exists in this framework only
-        low, high, mode = get("rho_mask_lower_bound", 0.0), get("rho_mask_upper_bound", 0.0), "mask"
-        if not (low or high):
-            low, high, mode = get("rho_clamp_lower_bound", 0.0), get("rho_clamp_upper_bound", RHO), "truncate"
-        correction = SamplerCorrection.of(level, mode, low, high or torch.inf)
-    return Objective.of(
-        kernel="cispo" if cispo else "clipped",
-        epsilon=1.0 if cispo else get("clip_lower", 0.2),  # cispo has no lower bound
-        epsilon_high=get("clip_higher", 0.272),
-        loss_form="max_negative",
-        aggregation="token_mean_minibatch" if get("loss_denominator", "token") == "token" else "token_sum_constant",
-        beta=get("beta", 0.05),
-        kl_estimator=estimator,
-        kl_gradient=gradient,
-        kl_input_clamp=CLAMP,
-        sampler_correction=correction,
-    )
+LOG_RHO = 10.0  # bound of the sampler's log ratio
 
 
 class Rho(NamedTuple):
@@ -115,13 +88,15 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 def estimate_kl_four_ways(log_ratio_BT: Tensor, ratio_BT: Tensor) -> list[Tensor]:
     """Return the four estimates of the KL to the reference, (B, T) each."""
-    return [kl_penalty(log_ratio_BT, *names, CLAMP, None, ratio_BT, ratio_BT) for names in ESTIMATORS]
+    return [
+        kl_penalty(log_ratio_BT, *names, OPEN_INSTRUCT_CLAMP, None, ratio_BT, ratio_BT) for names in OPEN_INSTRUCT_KL
+    ]
 
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
-    point = objective({**options, "use_rho_correction": corrected})
+    point = open_instruct({**options, "use_rho_correction": corrected})
     batch, constant = shared.make_loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
         batch = replace(batch, totals=replace(batch.totals, sequences=1, max_completion_length=int(constant)))
@@ -141,7 +116,7 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 
 FRAMEWORK = Framework(
-    objective=objective,
+    objective=open_instruct,
     importance_weight=importance_weight,
     metrics=metrics,
     replays={"compute_grpo_loss": replay_loss, "estimate_kl": replay_kl},

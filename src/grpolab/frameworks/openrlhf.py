@@ -14,46 +14,13 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.options import OPENRLHF_KL_CLAMP, openrlhf
 from grpolab.grpo.advantages import advantages
 from grpolab.grpo.baselines import group_std
 from grpolab.grpo.loss import Loss, LossInputs
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve
-from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
-
-CORRECTION = {"tis": ("token", "truncate"), "icepop": ("token", "mask"), "seq-mask-tis": ("geometric", "mask")}
-KL_CLAMP = 10.0
-
-
-def objective(options: Options) -> Objective:
-    """Translate arguments of `PolicyLoss` and of the actor's loss (`algo.kl.*`, `actor.entropy_coef`).
-
-    Raises ValueError for a value that OpenRLHF does not have.
-    """
-    get = options.get
-    kind, corrected_by = get("policy_loss_type", "ppo"), get("vllm_is_correction_type", "tis")
-    if kind not in ("ppo", "gspo") or corrected_by not in CORRECTION:
-        raise ValueError(f"OpenRLHF has no {kind} with {corrected_by}")
-    if (dual_clip := get("dual_clip")) is not None and dual_clip <= 1:
-        raise ValueError(f"dual_clip={dual_clip} must be more than 1")
-    ppo, correction = kind == "ppo", None  # gspo has the ratio to the sampler's policy instead of a weight
-    if ppo and get("enable_vllm_is_correction", False):
-        bounds = get("vllm_is_truncated_threshold", (0.5, 5.0))
-        correction = SamplerCorrection.of(*CORRECTION[corrected_by], *bounds)
-    kl = kl_axes(get("kl_init_coef", 0.01), get("kl_estimator", "k1"), output_clamp=KL_CLAMP)
-    if not get("kl_use_loss", False):
-        kl["beta"] = 0.0  # it is in the reward
-    return Objective.of(
-        importance_sampling_level="token" if ppo else "sequence",
-        log_ratio_clamp=20.0 if ppo else None,
-        epsilon=get("clip_eps_low", 0.2),
-        epsilon_high=get("clip_eps_high", 0.2),
-        dual_clip=dual_clip,
-        aggregation="token_mean_minibatch" if ppo and get("token_level_loss", True) else "sequence_mean_nonempty",
-        **kl,
-        entropy_coef=get("entropy_coef") or 0.0,
-        sampler_correction=correction,
-    )
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 
 def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
@@ -80,7 +47,7 @@ def float32_kl(objective: Objective, inputs: LossInputs) -> Tensor:
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor:
     """Return the KL of each token, (B, T), clamped to +-10 for every estimator."""
-    return float32_kl(objective, inputs).clamp(-KL_CLAMP, KL_CLAMP)
+    return float32_kl(objective, inputs).clamp(-OPENRLHF_KL_CLAMP, OPENRLHF_KL_CLAMP)
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
@@ -129,7 +96,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
 
     With the correction, GSPO's ratio is to the sampler's policy, but its `ppo_kl` is still to the old one.
     """
-    point, batch = objective(options), shared.make_loss_inputs(inputs)
+    point, batch = openrlhf(options), shared.make_loss_inputs(inputs)
     for name, option in (("tokens", "batch_num_tokens"), ("nonempty_sequences", "global_batch_size")):
         if (count := options.get(option)) is not None:
             totals: dict[str, Any] = {name: count / options.get("dp_size", 1)}
@@ -144,7 +111,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
     """Replay a KL estimate at each position, padding too, in float32."""
     values_BT = approx_kl(inputs["logprobs"], inputs["ref_logprobs"], options["kl_estimator"])
-    return shared.sum_over_tokens(values_BT.clamp(-KL_CLAMP, KL_CLAMP), inputs["mask"])
+    return shared.sum_over_tokens(values_BT.clamp(-OPENRLHF_KL_CLAMP, OPENRLHF_KL_CLAMP), inputs["mask"])
 
 
 # `algo.advantage.estimator` -> what is subtracted, what divides, and whether advantages of tokens are whitened.
@@ -181,7 +148,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 
 
 FRAMEWORK = Framework(
-    objective=objective,
+    objective=openrlhf,
     prepare=shared.keep_padding,
     log_ratio=shared.masked_log_ratio,
     importance_weight=importance_weight,

@@ -14,24 +14,12 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.options import PRIME_RL_LOSSES, prime_rl
 from grpolab.grpo import loss as core
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.settings.objective import Objective
-
-
-def objective(options: Options) -> Objective:
-    """Translate options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
-    get, ipo = options.get, options.get("type", "default") == "ipo"
-    return Objective.of(
-        kernel="ipo" if ipo else "dppo_ratio",
-        kernel_options={"advantage_weight": get("adv_tau", 1.0), "drift_weight": get("kl_tau", 1e-3)},
-        epsilon=get("ipo_threshold", 0.1) if ipo else get("dppo_mask_low", 0.2),
-        epsilon_high=get("ipo_threshold", 0.1) if ipo else get("dppo_mask_high", 0.2),
-        kl_estimator=None,
-        kl_gradient=None,
-    )
 
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
@@ -66,16 +54,16 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 def replay(kind: str, options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss over the batch's tokens, and the metrics of sequences; `old_logprobs` are the sampler's."""
-    point, batch = objective({**options, "type": kind}), shared.make_loss_inputs(inputs)
+    point, batch = prime_rl({**options, "type": kind}), shared.make_loss_inputs(inputs)
     loss = core.policy_loss(point, batch, FRAMEWORK)
     return replace(shared.replay_loss(FRAMEWORK, point, batch), metrics=measure_sequences(point, batch, loss))
 
 
 FRAMEWORK = Framework(
-    objective=objective,
+    objective=prime_rl,
     prepare=shared.keep_padding,
     surrogate=surrogate,
     average=shared.average_with_padding,
     metrics=metrics,
-    replays={f"compute_loss + {kind}_loss_fn": functools.partial(replay, kind) for kind in ("default", "ipo")},
+    replays={f"compute_loss + {kind}_loss_fn": functools.partial(replay, kind) for kind in PRIME_RL_LOSSES},
 )

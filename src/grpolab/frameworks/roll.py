@@ -18,72 +18,12 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.roll_options import ESTIMATOR, KL_CLAMP, objective
 from grpolab.grpo.advantages import advantages
 from grpolab.grpo.kl import k2
 from grpolab.grpo.loss import Loss, LossInputs, importance_ratio, importance_weight
 from grpolab.registry import AGGREGATIONS, resolve
-from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
-
-AGGREGATION = {
-    "token-mean": "token_mean_minibatch",
-    "seq-mean-token-mean": "sequence_mean_nonempty",
-    "seq-mean-token-sum": "sequence_sum_nonempty",
-    "seq-mean-token-sum-norm": "token_sum_length",
-}
-LEVEL = {"token": "token", "seq": "sequence", "segment": "segment"}
-KERNEL = {None: "clipped", "ppo": "clipped", "vanilla": "policy_gradient"}  # by `pg_variant`
-KERNEL |= {"tis": "cispo", "cispo": "cispo", "topr": "topr", "kimi15": "dro"}
-ESTIMATOR = {"kl": "k1", "abs": "abs", "mse": "k2", "k3": "k3"}  # by `kl_penalty`
-KL_CLAMP = 10.0
-
-
-def objective(options: Options) -> Objective:
-    """Translate ROLL's options: those of the pg worker if they have its `pg_variant`, else those of another worker.
-
-    Raises ValueError for a value that ROLL or our axes lack.
-    """
-    get, variant, correction = options.get, options.get("pg_variant"), None
-    if (weight := get("rl_loss_coef", 1.0)) != 1:
-        raise ValueError(f"rl_loss_coef={weight} has no place on our axes, only 1 has")
-    if is_weight := get("is_weight"):  # `train_infer_correction.is_weight` where it is enabled
-        level, high = is_weight.get("weight_type", "token"), is_weight.get("upper_bound", 1.2)
-        if unknown_names := is_weight.keys() - {"weight_type", "upper_bound"}:
-            raise ValueError(f"ROLL has no is_weight.{', '.join(unknown_names)}")
-        if level not in ("token", "geometric", "sequence"):
-            raise ValueError(f"is_weight.weight_type={level} has no place on our axes")
-        correction = SamplerCorrection.of(level, "truncate", 0.0, high)
-    try:
-        by_worker = get("ratio_type", "token")  # of the agentic worker; rlvr has `importance_sampling`
-        level = LEVEL[get("importance_sampling", "token") if by_worker == "token" else by_worker]
-        aggregation, kernel = AGGREGATION[get("loss_agg_mode", "seq-mean-token-mean")], KERNEL[variant]
-    except KeyError as unknown:
-        raise ValueError(f"ROLL has no {unknown}") from unknown
-    clip, numbers = get("pg_clip", 0.2), {}
-    low = high = clip
-    if get("use_pg_clip_range", False):
-        low, high = get("pg_clip_low", 0.2), get("pg_clip_high", 0.2)
-    match variant:
-        case "tis":
-            low, high = 1 - get("tis_lower_bound", 0.0), get("tis_upper_bound", 1.0) - 1
-        case "cispo":
-            low, high = get("cispo_epsilon_low", 0.1), get("cispo_epsilon_high", 0.1)
-            kernel = "cispo_masked" if get("cispo_use_unified_mask", False) else kernel
-        case "topr":
-            numbers = {f"{sign}_weight": get(f"topr_{sign}_weight", 1.0) for sign in ("positive", "negative")}
-        case "kimi15":
-            numbers = {"coefficient": get("kimi15_tau", 0.1)}
-    return Objective.of(
-        importance_sampling_level=level,
-        kernel=kernel,
-        kernel_options=numbers,
-        epsilon=low,
-        epsilon_high=high,
-        dual_clip=1 + 2 * clip if get("dual_clip_loss", False) and kernel == "clipped" else None,  # not of low or high
-        aggregation=aggregation,
-        **kl_axes(get("kl_loss_coef", 0.0) if get("use_kl_loss", False) else 0.0, "k3", output_clamp=KL_CLAMP),
-        entropy_coef=max(get("entropy_loss_coef", 0.0), 0.0),
-        sampler_correction=correction,
-    )
+from grpolab.settings.objective import Objective, kl_axes
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:

@@ -17,6 +17,7 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.kernels import binary_kl
+from grpolab.frameworks.skyrl_options import LOG_RATIO, kl_clamps, objective
 from grpolab.frameworks.verl import replay_outcome, replay_reinforce_plus_plus
 from grpolab.grpo import loss as core
 from grpolab.grpo.aggregation import Totals, aggregate, sequence_mean
@@ -24,75 +25,6 @@ from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
-
-REDUCTIONS = {
-    "token_mean": "token_mean_minibatch",
-    "sequence_mean": "sequence_mean",
-    "seq_mean_token_sum_norm": "token_sum_constant",
-    "prompt_mean": "token_sum",  # advantages are already divided by their prompt's tokens and the number of prompts
-}
-# `policy_loss_type` -> kernel, if the names differ.
-KERNELS = dict.fromkeys(("regular", "dual_clip", "gspo"), "clipped")
-KERNELS |= {"rollout_is": "band", "importance_sampling": "ratio"}
-LOG_RATIO = 20.0
-UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses without a bound of the log ratio
-
-
-def objective(options: Options) -> Objective:
-    """Translate options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
-    get, numbers, estimator = options.get, {}, options.get("kl_estimator_type", "k3")
-    kind: str = get("policy_loss_type", "regular")
-    kernel, of_kind = KERNELS.get(kind, kind), get(kind, {}).get
-    low, high = get("eps_clip_low", 0.2), get("eps_clip_high", 0.2)
-    match kind:
-        case "cispo":
-            low, high = of_kind("cispo_eps_clip_low", 1.0), of_kind("cispo_eps_clip_high", 4.0)
-        case "dppo":
-            kernel, numbers = of_kind("dppo_type", "binary_tv").replace("binary", "dppo"), {"cap": torch.inf}
-            low, high = of_kind("delta_low", 0.2), of_kind("delta_high", 0.2)
-        case "sapo":
-            positive, negative = of_kind("tau_pos", 1.0), of_kind("tau_neg", 1.05)
-            numbers = {"temperature_positive": positive, "temperature_negative": negative}
-        case "clip_cov":
-            window = {"lower": of_kind("clip_cov_lb", 1.0), "upper": of_kind("clip_cov_ub", 5.0)}
-            numbers = {"share": of_kind("clip_ratio", 0.0002), **window}
-        case "kl_cov":
-            numbers = {"share": of_kind("kl_cov_frac", 0.2), "coefficient": of_kind("ppo_kl_coef", 1.0)}
-    return Objective.of(
-        importance_sampling_level="sequence_token" if kind == "gspo" else "token",
-        log_ratio_clamp=None if kind in UNBOUNDED else LOG_RATIO,
-        kernel=kernel,
-        kernel_options=numbers,
-        epsilon=low,
-        epsilon_high=high,
-        dual_clip=get("clip_ratio_c", 3.0) if kind == "dual_clip" else None,
-        loss_form="max_negative" if kind == "clip_cov" else "min_positive",
-        aggregation=REDUCTIONS[get("loss_reduction", "token_mean")],
-        beta=get("kl_loss_coef", 0.001) if get("use_kl_loss", True) else 0.0,
-        kl_estimator=estimator,
-        kl_input_clamp=20.0 if estimator == "k3" else None,
-        kl_output_clamp=10.0 if estimator == "k3" else None,
-        sampler_correction=sampler_rule(get("off_policy_correction", {})),
-    )
-
-
-def sampler_rule(options: Options) -> SamplerCorrection | None:
-    """Translate the sampler correction; the level `outlier`, of SkyRL only, drops rows with any token out of bounds."""
-    get, rules = options.get, []
-    if kind := get("tis_ratio_type"):
-        default = {"token": 2.0, "sequence": 5.0}[kind]
-        rules.append((kind, "truncate", 0.0, get(f"{kind}_tis_ratio_clip_high", default)))
-    if (kind := get("sequence_mask_metric")) == "geometric":
-        rules.append(("geometric", "mask", get("geo_mask_low", 0.99), get("geo_mask_high", 1.01)))
-    elif kind:
-        rules.append(("sequence", "mask", get("product_mask_low", 0.5), get("product_mask_high", 2.0)))
-    for level, name in (("outlier", "outlier_token"), ("token", "token_mask")):
-        low, high = get(f"{name}_is_threshold_low"), get(f"{name}_is_threshold_high")
-        if low is not None or high is not None:
-            rules.append((level, "mask", low or 0.0, torch.inf if high is None else high))
-    if len(rules) > 1:
-        raise ValueError("off_policy_correction: one correction at a time is supported")
-    return SamplerCorrection.of(*rules[0]) if rules else None
 
 
 def exp_float32(log_ratio: Tensor) -> Tensor:
@@ -235,8 +167,8 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
     """Replay the estimate, 0 at padding."""
-    low, high = (20.0, 10.0) if options["kl_estimator_type"] == "k3" else (None, None)
-    replayed = shared.replay_kl(inputs, options["kl_estimator_type"], low, high)
+    estimator = options["kl_estimator_type"]
+    replayed = shared.replay_kl(inputs, estimator, *kl_clamps(estimator))
     values_BT = torch.where(inputs["mask"], replayed.tensors["per_token"], 0.0)
     return replace(replayed, tensors={"per_token": values_BT})
 

@@ -15,45 +15,13 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.openrlhf import float32_kl  # slime's own is adapted from it
+from grpolab.frameworks.options import slime
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import advantages
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs
 from grpolab.grpo.ratios import bounded_weight, row_mean
-from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
-
-ESTIMATORS = ("grpo", "gspo", "cispo", "ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
-KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
-
-
-def objective(options: Options) -> Objective:
-    """Translate slime's arguments. Raises ValueError for a value that it does not have."""
-    get = options.get
-    estimator, kl_type, dual_clip = get("advantage_estimator", "grpo"), get("kl_loss_type", "k1"), get("eps_clip_c")
-    if estimator not in ESTIMATORS or kl_type not in KL_TYPES:
-        raise ValueError(f"slime has no advantage_estimator={estimator} with kl_loss_type={kl_type}")
-    if dual_clip is not None and dual_clip <= 1:
-        raise ValueError(f"eps_clip_c={dual_clip} must be more than 1")
-    correction = None
-    if get("use_tis", False):  # slime takes the path of any function; here it is the one of its example
-        mode = "mask" if str(get("custom_tis_function_path")).endswith("icepop_function") else "truncate"
-        correction = SamplerCorrection.of("token", mode, get("tis_clip_low", 0.0), get("tis_clip", 2.0))
-    gradient = "importance_weighted" if get("use_unbiased_kl", False) else "plain"
-    beta = get("kl_loss_coef", 0.0) if get("use_kl_loss", False) else 0.0
-    clamp = 10.0 if kl_type == "low_var_kl" else None
-    return Objective.of(
-        importance_sampling_level="sequence" if estimator == "gspo" else "token",
-        kernel="cispo" if estimator == "cispo" else "clipped",
-        epsilon=get("eps_clip", 0.2),
-        epsilon_high=get("eps_clip_high"),
-        dual_clip=None if estimator == "cispo" else dual_clip,
-        loss_form="max_negative",
-        aggregation="token_mean_minibatch" if get("calculate_per_token_loss", False) else "sequence_mean",
-        **kl_axes(beta, KL_TYPES[kl_type], gradient, output_clamp=clamp),
-        entropy_coef=get("entropy_coef", 0.0),
-        off_policy_mask_threshold=get("opsm_delta", 1e-4) if get("use_opsm", False) else None,
-        sampler_correction=correction,
-    )
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
@@ -151,7 +119,7 @@ UNDIVIDED = Totals(1, 1, 1, 1, 1, 1)  # the engine divides later: until then, lo
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss before the engine's division. The float32 KL is summed before it is added to the loss."""
-    point, batch = objective(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
+    point, batch = slime(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
     replayed, prepared = shared.replay_loss(FRAMEWORK, point, batch), prepare(point, batch)
     if not point.beta or batch.reference_log_probs_BT is None:
         return replayed
@@ -171,7 +139,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 
 
 FRAMEWORK = Framework(
-    objective=objective,
+    objective=slime,
     prepare=prepare,
     ratio=ratio,
     mask=mask,

@@ -13,23 +13,10 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.options import TORCHTUNE_LOSSES, torchtune
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, importance_ratio
 from grpolab.settings.objective import Objective
-
-# Class -> ratio level, kernel, aggregation. `sequence` is here the product over the batch (see above).
-LOSSES = {
-    "GRPOLoss": ("token", "clipped", "token_mean_minibatch"),
-    "GRPOSimpleLoss": ("token", "ratio", "sequence_mean"),
-    "GRPOCompletionLoss": ("sequence", "clipped", "sequence_mean"),
-}
-
-
-def objective(options: Options) -> Objective:
-    """Translate a loss's class and arguments; `GRPOSimpleLoss` also means that old = current."""
-    level, kernel, aggregation = LOSSES[options.get("loss", "GRPOLoss")]
-    epsilon, beta = options.get("epsilon", 0.1), options.get("kl_coeff", 0.1)
-    return Objective.of(level, kernel, epsilon, aggregation=aggregation, beta=beta)
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -76,15 +63,15 @@ def replay(loss: str, options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss of a class; the simple one uses the current policy, detached, as the old one."""
     old_BT = inputs["logprobs"].detach() if loss == "GRPOSimpleLoss" else inputs["old_logprobs"]
     batch = shared.make_loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
-    return shared.replay_loss(FRAMEWORK, objective({**options, "loss": loss}), batch)
+    return shared.replay_loss(FRAMEWORK, torchtune({**options, "loss": loss}), batch)
 
 
 FRAMEWORK = Framework(
-    objective=objective,
+    objective=torchtune,
     prepare=shared.keep_padding,
     ratio=ratio,
     kl=kl,
     average=average,
     metrics=metrics,
-    replays={f"{loss}.forward": functools.partial(replay, loss) for loss in LOSSES},
+    replays={f"{loss}.forward": functools.partial(replay, loss) for loss in TORCHTUNE_LOSSES},
 )

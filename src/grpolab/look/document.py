@@ -154,7 +154,7 @@ def _runs(
     study: StudyRuns, k: int, known: Mapping[str, Document], causes: Mapping[str, tuple[Finding, ...]] | None
 ) -> Iterator[Document]:
     """Yield each run of a study that has an outcome and is not known yet."""
-    causes = causes_of(study) if causes is None else causes
+    told, causes = causes or {}, causes_of(study) if causes is None else causes
     of_run = {signature: of for signature, *of in curves.of_runs(study, k, known)}
     labels = {run.run: run for run in examined(study, causes)}
     scores = stability_table(study).set_index(study.done["signature"])
@@ -175,11 +175,13 @@ def _runs(
             "mlflow": links.get(signature, ""),
             "settings": settings.get(signature, {}),
             "findings": [
-                {key: getattr(finding, key) for key in ("confidence", "cause", "says", "evidence", "remedy")}
+                {key: getattr(finding, key) for key in ("confidence", "cause", "evidence", "remedy")}
+                | {"says": f"{finding.cost} {finding.says}".lstrip()}
                 for finding in causes.get(signature, ())
             ],
         }
-        run["marks"] = _marks(study, cell, str(run["lost"]))
+        begins = [(of.step, f"{of.cause.replace('_', ' ')} begins") for of in told.get(signature, ()) if of.step]
+        run["marks"] = [*_marks(study, cell, str(run["lost"])), *begins]
         if signature in of_run:
             run |= dict(zip(("train", "eval"), of_run[signature], strict=True))
         if signature in scores.index:

@@ -55,12 +55,18 @@ from grpolab.readers.log_tables import (
 )
 
 _ACTOR = "actor_rollout_ref.actor."
+_WHOLE, _PART = "prompts_per_step", "prompts_per_minibatch"  # TRL counts both in micro-batches
 # Framework -> option in a printed config -> ours.
 SETTINGS = {
-    "trl": TRL_NAMES | {name: name for name in ("beta", "num_iterations", "max_grad_norm", "loss_type")},
+    "trl": TRL_NAMES
+    | {name: name for name in ("beta", "num_iterations", "max_grad_norm", "loss_type")}
+    | {name: name for name in ("epsilon", "epsilon_high", "importance_sampling_level")}
+    | {"steps_per_generation": _WHOLE, "gradient_accumulation_steps": _PART},
     "verl": VERL_NAMES
     | {f"{_ACTOR}use_kl_loss": "use_kl_loss", f"{_ACTOR}kl_loss_coef": "beta"}
-    | {"algorithm.adv_estimator": "advantage_estimator"},
+    | {"algorithm.adv_estimator": "advantage_estimator", f"{_ACTOR}policy_loss.loss_mode": "loss_type"}
+    | {f"{_ACTOR}clip_ratio_low": "epsilon", f"{_ACTOR}clip_ratio_high": "epsilon_high"}
+    | {f"{_ACTOR}ppo_mini_batch_size": _PART},
 }
 
 BLOCK = 1 << 20  # characters that are read at once; a longer line is cut there
@@ -355,6 +361,11 @@ def _settings(framework: str, config: LoggedRow) -> dict[str, Any]:
     }
     if not settings.pop("use_kl_loss", True):
         settings["beta"] = 0.0
+    batch, part = (number(settings.get(name)) for name in (_WHOLE, _PART))
+    if batch and settings.pop(_PART, None) and part:
+        settings["num_minibatches"] = batch / part
+    if framework == "trl":
+        settings.pop(_WHOLE, None)
     return settings
 
 

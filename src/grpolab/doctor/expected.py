@@ -1,0 +1,247 @@
+"""Where a run lies: its clip fraction, entropy, KL and length beside those of healthy runs with the same objective.
+
+`make_expected.py` makes the table of them. A run outside of a band is no finding: the sentence says what would explain
+it. What the clip fraction depends on most is in the table's keys; the learning rate is not: with each doubling of it,
+a token ratio's share at 0.2 grew 1.3 to 1.9 times (medians of a task's runs), which the band holds, and GSPO's hardly
+changed, because any step that moves the policy leaves a range of 3e-4.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from grpolab.doctor.evidence import Evidence
+from grpolab.report.journals import mean
+from grpolab.report.text import count, listing, number, percent
+
+# Of a row: one ratio per token or per sequence, kernel, clip range below and above 1, updates on a batch, its age
+KEYS = ("level", "kernel", "low", "high", "updates", "staleness")
+CLOSE = 1.5  # factor between two clip ranges that are still compared
+COURSE = 10  # rows of a log: fewer have no beginning and end to compare
+ANY = "any"  # level and kernel of the row over all objectives, for a run whose objective is not known
+KERNELS = {**dict.fromkeys(("grpo", "dr_grpo", "bnpo", "dapo", "vanilla", "gspo"), "clipped"), "cispo": "cispo"}
+LEVELS = {"vanilla": "token", "gspo": "sequence"}  # verl's, whose loss says it
+# Level, kernel and range that a log which says none of them is likely to have: GRPO's and GSPO's.
+USUAL = [("token", "clipped", 0.2, 0.2), ("sequence", "clipped", 3e-4, 4e-4)]
+WHOSE = (
+    "Bands hold 90% of healthy runs of ours: models of 0.13M to 135M parameters, short answers, no KL penalty. A sound"
+    " run of a large model may lie outside."
+)
+# What a log may not say of the objective.
+_OPEN = {"level": "its ratio level", "kernel": "its loss", "low": "its clip range", "updates": "its updates a batch"}
+# Measure -> what it is called, and what would explain a value above and below its band.
+MEASURES = {
+    "clip": (
+        "clip fraction",
+        "a larger learning rate, an older batch, or a sampler whose log-probs differ",
+        "a smaller learning rate, groups with equal rewards (an advantage of 0 is never clipped), or longer answers",
+    ),
+    "entropy": ("entropy, end over start", "few steps, or a small learning rate", "many steps, or a certain policy"),
+    "kl": ("KL to the start, at the end", "many steps, or a large learning rate", "few steps, or a small rate"),
+    "length": ("length, end over start", "a task that longer answers solve", "a task that shorter answers solve"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """An objective with the bands of its healthy runs (measure -> low, high), or with one number of a paper."""
+
+    keys: Mapping[str, Any]
+    bands: Mapping[str, tuple[float, float]]
+    runs: int
+    tasks: int
+    source: str  # of a paper's number; empty for our runs
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one number of a run lies; `unknown` if the log does not say which band is its own."""
+
+    measure: str
+    value: float
+    place: Literal["inside", "above", "below", "unknown"]
+    says: str
+
+
+def find_places(run: Evidence) -> tuple[Place, ...]:
+    """Return where a run's numbers lie; nothing of a number that is not logged, or of an objective without rows."""
+    known = _describe(run)
+    near = _nearest(known)
+    own = [row for row in near if row.keys["updates"] in (known["updates"], None)]
+    is_known = sum(not row.source for row in own) == 1 and not _lacking(known)
+    value, places = _clip(run, known), list[Place]()
+    if near and not math.isnan(value):
+        places.append(_place_clip(value, own) if is_known else _list_clips(value, near, known))
+    row = own[0] if is_known else next(row for row in _table() if row.keys["level"] == ANY)
+    for measure, other in _other_numbers(run):
+        if measure == "length" and not is_known:  # lengths are the task's
+            continue
+        low, high = row.bands[measure]
+        head = f"{MEASURES[measure][0]}: {number(other)}; with {_name(row)} it is {number(low)} to {number(high)}"
+        places.append(_judge(measure, other, (low, high), f"{head} ({_say_source([row])})"))
+    return tuple(places)
+
+
+def _nearest(known: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of an objective, whatever their updates: ours first, with the range that is nearest to its own.
+
+    Of an objective that is not fully known, those of USUAL that it may be.
+    """
+    rows = [row for row in _table() if row.keys["level"] != ANY]
+    if set(_lacking(known)) - {_OPEN["updates"]}:
+        rows = [row for row in rows if _is_near(row, known)]
+        usual = [dict(zip(KEYS, one, strict=False)) | {"staleness": 0} for one in USUAL]
+        return [row for one in usual for row in rows if _distance(row, one) == 0]
+    rows = [row for row in rows if _is_near(row, known)]
+    least = min((_distance(row, known) for row in rows if not row.source), default=0.0)
+    return [row for row in rows if row.source or _distance(row, known) == least]
+
+
+def _is_near(row: Row, known: Mapping[str, Any]) -> bool:
+    return _distance(row, known) <= math.log(CLOSE)
+
+
+def _distance(row: Row, known: Mapping[str, Any]) -> float:
+    """Return how far a row's range is from one that is known, in logarithms; infinity for another objective."""
+    pairs = [(row.keys[key], known[key]) for key in ("level", "kernel", "staleness")]
+    if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        return math.inf
+    ends = ("high",) if row.keys["kernel"] == "cispo" else ("low", "high")
+    return sum(_apart(row.keys[end], known[end]) for end in ends)
+
+
+def _apart(one: float, other: float | None) -> float:
+    if other is None or one == other:
+        return 0.0
+    return abs(math.log(one / other)) if 0 < one < math.inf and 0 < other < math.inf else math.inf
+
+
+def _lacking(known: Mapping[str, Any]) -> list[str]:
+    return [word for key, word in _OPEN.items() if known[key] is None]
+
+
+def _describe(run: Evidence) -> dict[str, Any]:
+    """Return what is known of a run's objective, by KEYS."""
+    settings, loss = run.settings, str(run.settings.get("loss_type", ""))
+    level = settings.get("importance_sampling_level") or LEVELS.get(loss)
+    low, high = (_number(settings.get(key)) for key in ("epsilon", "epsilon_high"))
+    passes = [_number(settings.get(key)) for key in ("num_iterations", "num_minibatches")]
+    updates = run.updates_per_batch or (passes[0] * passes[1] if passes[0] and passes[1] else None)
+    return {
+        "level": str(level).partition("_")[0] if level else None,
+        "kernel": settings.get("kernel") or KERNELS.get(loss),
+        **{"low": low, "high": low if high is None else high},
+        **{"updates": updates, "staleness": _number(settings.get("staleness")) or 0},
+    }
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):  # a config that is printed may say `None`
+        return None
+
+
+def _clip(run: Evidence, known: Mapping[str, Any]) -> float:
+    """Return the mean clip fraction; NaN if it is not logged, or if the objective clips nothing."""
+    metric = {"cispo": "clip/capped", "ratio": ""}.get(str(known["kernel"]), "clip/active")
+    return mean(run.values(metric)) if metric else math.nan
+
+
+def _other_numbers(run: Evidence) -> Iterator[tuple[str, float]]:
+    """Yield entropy, KL and length as the table has them; the KL only where nothing holds it."""
+    for measure, metric in (("entropy", "entropy/behaviour"), ("length", "length/mean")):
+        start, end = run.ends(metric)
+        if len(run.values(metric)) >= COURSE and start > 0:
+            yield measure, end / start
+    divergence = run.values("kl_ref/exact")
+    if len(divergence) and run.settings.get("beta") == 0:
+        yield "kl", float(divergence[-1])
+
+
+def _place_clip(value: float, rows: Sequence[Row]) -> Place:
+    """Return where a clip fraction lies in the band of its own row, which papers may widen."""
+    bands = [row.bands["clip"] for row in rows]
+    band = min(low for low, _ in bands), max(high for _, high in bands)
+    says = f"{_say_clip(value)}; with {_name(rows[0])} it is {_span(band)} ({_say_source(rows)})"
+    return _judge("clip", value, band, says)
+
+
+def _list_clips(value: float, rows: Sequence[Row], known: Mapping[str, Any]) -> Place:
+    """Say what a clip fraction is beside the rows that it may be of."""
+    lacking = _lacking(known)
+    why = f"the log does not say {listing(lacking)}" if lacking else "no runs of ours have as many updates a batch"
+    parts = []
+    for objective, of in groupby([row for row in rows if not row.source], key=lambda row: _name(row, False)):
+        shares = (f"{_span(row.bands['clip'])} at {row.keys['updates']:g}" for row in of)
+        parts.append(f"{objective}: {', '.join(shares)}")
+    says = f"{_say_clip(value)}; {why}. By updates a batch, healthy runs of ours clip, with {'; with '.join(parts)}"
+    return Place("clip", value, "unknown", says)
+
+
+def _say_clip(value: float) -> str:
+    return f"clip fraction: {percent(value)} of the tokens (mean)"
+
+
+def _judge(measure: str, value: float, band: tuple[float, float], says: str) -> Place:
+    """Return the place of a value; it is inside if it is written as one of the band's ends."""
+    _, above, below = MEASURES[measure]
+    low, high = band
+    if low <= value <= high or number(value) in (number(low), number(high)):
+        return Place(measure, value, "inside", f"{says}: normal")
+    place: Literal["above", "below"] = "above" if value > high else "below"
+    return Place(
+        measure, value, place, f"{says}: outside of it, {place}, as with {above if place == 'above' else below}"
+    )
+
+
+def _name(row: Row, with_updates: bool = True) -> str:
+    """Return `one ratio per token, range 0.2, 4 updates a batch`."""
+    keys, low, high = row.keys, row.keys["low"], row.keys["high"]
+    if keys["level"] == ANY:
+        return "any objective"
+    kind = "" if keys["kernel"] == "clipped" else f"{keys['kernel']}, "
+    ends = f"{high:g} above" if keys["kernel"] == "cispo" else f"{low:g}" if low == high else f"{low:g} and {high:g}"
+    stale = f", batches {keys['staleness']:g} steps old" if keys["staleness"] else ""
+    reuse = f", {count(int(keys['updates']), 'update')} a batch" if with_updates else ""
+    return f"{kind}one ratio per {keys['level']}, range {ends}{stale}{reuse}"
+
+
+def _span(band: tuple[float, float]) -> str:
+    low, high = (number(100 * end) for end in band)
+    return f"{low}%" if low == high else f"{low} to {high}%"
+
+
+def _say_source(rows: Sequence[Row]) -> str:
+    return "; ".join(
+        f"{row.source}: {_span(row.bands['clip'])}"
+        if row.source
+        else f"{count(row.runs, 'healthy run')} of ours, {count(row.tasks, 'task')}"
+        for row in rows
+    )
+
+
+@lru_cache(1)
+def _table() -> list[Row]:
+    with Path(__file__).with_name("expected.csv").open(encoding="utf-8", newline="") as file:
+        return [_read(row) for row in csv.DictReader(file)]
+
+
+def _read(row: Mapping[str, str]) -> Row:
+    return Row(
+        keys={key: row[key] if key in ("level", "kernel") else _number(row[key]) for key in KEYS},
+        bands={
+            measure: (float(row[f"{measure}_low"]), float(row[f"{measure}_high"]))
+            for measure in MEASURES
+            if row[f"{measure}_low"]
+        },
+        **{name: int(row[name] or 0) for name in ("runs", "tasks")},
+        source=row["source"],
+    )
