@@ -18,7 +18,7 @@ from grpolab.readers.log_names import STEPS, TELLING, known, likeness
 PAGES = {".ipynb", ".html", ".htm", ".md", ".markdown"}
 LARGEST_PAGE = 64 << 20  # characters of a page or notebook, which is read whole
 LONGEST_LINE = 1 << 20  # characters of a table's head
-MOST_CELLS, LONGEST_CELL = 2_000_000, 1000
+MOST_CELLS, MOST_COLUMNS, LONGEST_CELL = 2_000_000, 1000, 1000
 SHOWN_RUNS = 8
 BOUNDS = ("__MIN", "__MAX", "__STEP")  # W&B: of the points that a point of a chart stands for
 
@@ -104,7 +104,8 @@ def _cells(line: str) -> list[str]:
 def _table(rows: list[list[str]]) -> Iterator[Table]:
     """Yield the rows under the names in the first one, if it names a metric."""
     head, *body = [[cell.strip().strip("*`").strip() for cell in row] for row in rows] or [[]]
-    names = [_name(name, _BESIDE_EVALUATION in head) for name in head]
+    beside_evaluation = _BESIDE_EVALUATION in head
+    names = [_name(name, beside_evaluation) for name in head[:MOST_COLUMNS]]
     if body and any(known(name) for name in names):
         yield [{name: _cell(name, cell) for name, cell in zip(names, row, strict=False) if known(name)} for row in body]
 

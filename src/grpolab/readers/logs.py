@@ -207,9 +207,8 @@ class _Collector:
         written = pd.DataFrame(self.rows, dtype=np.float64)
         best = max(telling, key=lambda of: (telling[of].sum(), sum(name in TRACKED[of] for name in written)))
         exact = {name: ours for name, ours in TRACKED[framework or best].items() if name in written}
-        beside = written[telling[framework or best]].dropna(
-            axis=1, how="all"
-        )  # else a name is of another program's rows
+        # A name that only rows of another program have is not this one's.
+        beside = written[telling[framework or best]].dropna(axis=1, how="all")
         alike = _alike(written[[name for name in written if name not in TELLING or name in beside]], exact.values())
         if framework is None:
             is_other = len(alike) > len(TELLING.intersection(exact))
@@ -274,23 +273,28 @@ class _Collector:
         if "iteration" not in positions:  # else places are no steps
             place = _first(own, STEPS).fillna(place)
         columns = pd.concat([columns, own.where(np.isfinite(own))], ignore_index=True)
-        steps = pd.concat([places, place.clip(-(2**53), 2**53)], ignore_index=True).astype(int)
+        steps = (
+            pd.concat([places, place.clip(-(2**53), 2**53)], ignore_index=True).astype(int).sort_values(kind="stable")
+        )
+        columns = columns.loc[steps.index]
         sources: dict[str, list[str]] = defaultdict(list)
         for name in columns:
-            if (ours := _evaluated(name)) and _may_be(ours, columns[name]):
+            if (ours := _evaluated(name)) and columns[name].notna().any() and _may_be(ours, columns[name]):
                 sources[ours].append(name)
         table = pd.DataFrame({"rollout_step": steps})
         for ours, names in sources.items():
             exact = [name for name in names if evaluation(name)] or names
             counts = columns[exact].notna().sum()
             read = [name for name in exact if counts[name] == counts.max()]
+            if not columns[read].notna().all(axis=1).any():  # they were never evaluated together
+                read = read[:1]
             table[ours] = columns[read].mean(axis=1).where(columns[read].notna().all(axis=1))
             by = "" if evaluation(read[0]) else " by likeness"
             words = ", ".join(f"`{printable(name).replace('_at_', '@')}`" for name in read[:4])
             mean = f"the mean of {len(read)} data sets, {words}" if len(read) > 1 else words
             self.readings.append(f"evaluations: {ours} is {mean}{by}: {_course(table, ours)}")
         found = table.drop(columns="rollout_step").notna().any(axis=1)
-        return table[found].sort_values("rollout_step", kind="stable").reset_index(drop=True)
+        return table[found].reset_index(drop=True)
 
     def _problems(self, columns: pd.DataFrame, foreign: int) -> Iterator[str]:
         if self.damaged:
