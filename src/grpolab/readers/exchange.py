@@ -147,8 +147,8 @@ def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
     """Say how many keys a file has, what became of them, and what would say the values that it leaves open."""
     counts = Counter(kinds.values())
     words = ", ".join(f"{counts[kind]} {kind}" for kind in ("carried", "not carried", "no effect", "unknown"))
-    better = f": {given.whole} says them all" if given.whole else ""
-    still_open = f"; {len(given.open)} of them have no value in the file{better}" if given.open else ""
+    better = f" (where all are: {given.whole.rstrip(',')})" if given.whole else ""
+    still_open = f"; without a value in the file: {len(given.open)}{better}" if given.open else ""
     return f"keys of the file: {len(kinds)} ({words}{still_open})"
 
 
