@@ -198,7 +198,8 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_script_says_what_would_say_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = "python3 -m openrlhf.cli.train_ppo_ray --n_samples_per_prompt $GROUP --eps_clip 0.15\n"
     assert main(["import", written(tmp_path, "a.sh", script)]) == 0
-    assert "; without a value in the file: 1 (where all are: the run's config.yaml" in capsys.readouterr().err.splitlines()[-1]
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "; without a value in the file: 1 (where all are: the run's config.yaml" in last
 
 
 def test_the_linter_names_an_unknown_key_and_an_unusual_rate(
