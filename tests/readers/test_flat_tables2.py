@@ -180,7 +180,8 @@ python mason.py --cluster ai2/some --num_nodes 2 --gpus 8 -- source setup.sh \\&
     --num_unique_prompts_rollout 40 --num_samples_per_prompt_rollout 6 --num_mini_batches 2 --num_epochs 3 \\
     --beta 0.03 --clip_higher 0.3 --kl_estimator 1 --truncated_importance_sampling_ratio_cap 5.0 \\
     --advantage_normalization_type standard --learning_rate 7e-7 --lr_scheduler_type constant \\
-    --response_length 900 --total_episodes 12000 --temperature 0.6 --model_name_or_path some/model --stop_strings "</answer>" \\
+    --response_length 900 --total_episodes 12000 --temperature 0.6 --model_name_or_path some/model \\
+    --stop_strings "</answer>" \\
     --num_learners_per_node 4 4 --with_tracking --mask_truncated_completion True
 """
 
