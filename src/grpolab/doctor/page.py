@@ -122,11 +122,9 @@ def text(diagnosis: Diagnosis) -> str:
     lines = [f"run {diagnosis.run}: {diagnosis.state}"]
 
     def write(head: str, sentence: str) -> None:
-        lines.extend(
-            textwrap.wrap(
-                sentence, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
-            )
-        )
+        indent = " " * len(head)
+        wrap = textwrap.TextWrapper(WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
+        lines.extend(wrap.wrap(sentence))
 
     lost = f"lost, as reports count it ({diagnosis.lost})" if diagnosis.lost else ""
     if course := list(filter(None, (lost, diagnosis.fall))):

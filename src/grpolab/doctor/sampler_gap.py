@@ -58,8 +58,8 @@ def sampler_gap_jump(run: Evidence) -> Finding | None:
         steps = run.rollouts.loc[run.rollouts[metric].notna(), "rollout_step"].to_numpy()
         back = [n for n in range(at, len(gaps)) if (gaps[n:] < limits[at - 1]).all()]
         return likely(
-            f"{metric} rose from {number(float(gaps[at - 1]))} to {number(float(gaps[at]))} at step {steps[at]}; before,"
-            f" it was at most {number(float(gaps[:at].max()))}",
+            f"{metric} rose from {number(float(gaps[at - 1]))} to {number(float(gaps[at]))} at step {steps[at]};"
+            f" before, it was at most {number(float(gaps[:at].max()))}",
             f"it is back below {number(float(limits[at - 1]))} from step {steps[back[0]]} on" if back else "",
             "the step counter falls there: a resume" if steps[at] < steps[at - 1] else "",
             side="back" if back else "",
