@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_evidence import STEPS, changed, falling, later, sound
-from made_logs import CONSISTENT, LOG_PAIRS, LOG_SIDES, made_log, noisy
+from made_logs import CONSISTENT, LOG_PAIRS, LOG_SIDES, cut, made_log, noisy
 from made_logs import gap as gap_of_log
 
 from grpolab.doctor import SYMPTOMS, Finding, examine, page
 from grpolab.doctor.causes import RULES
+from grpolab.doctor.contradictions import find_contradictions
 from grpolab.doctor.evidence import Evidence
 
 Made = Callable[[], Evidence]
@@ -298,6 +299,7 @@ SIDES: list[tuple[str, Evidence, str, str]] = [
     ("constant_reward", equal(1.0, 0.0), "harder", "easier"),
     ("constant_reward", equal(0.5, 0.5), "sometimes right and sometimes wrong", "harder"),
     ("entropy_explosion", entropy(2.0, entropy_coef=1.0), "Lower entropy_coef", "learning rate"),
+    ("entropy_explosion", entropy(2.0, epsilon_high=0.28), "down to epsilon (0.2)", "no entropy bonus"),
     ("entropy_explosion", entropy(2.0), "smaller learning rate", "Lower entropy_coef"),
     ("entropy_collapse", entropy(0.2, entropy_coef=-0.3), "entropy_coef to 0 or more", "epsilon_high"),
     ("entropy_collapse", entropy(0.05), "epsilon_high", "raise entropy_coef"),
@@ -394,6 +396,11 @@ def test_a_rule_is_silent_where_something_else_explains_the_numbers(run: Evidenc
 @pytest.mark.parametrize("run", CONSISTENT)
 def test_a_log_whose_numbers_agree_is_not_said_to_contradict_itself(run: Evidence) -> None:
     assert "metrics_contradict" not in names(run)
+
+
+def test_names_that_are_read_by_likeness_promise_nothing() -> None:
+    assert list(find_contradictions(cut(0.97, 400.0)))
+    assert not list(find_contradictions(replace(cut(0.97, 400.0), framework="another framework")))
 
 
 def test_a_truncation_that_its_lengths_deny_is_not_called_one() -> None:

@@ -218,7 +218,11 @@ def entropy_explosion(run: Evidence) -> Finding | None:
     )
     if bonus > 0:
         return certain(*evidence, f"entropy_coef={bonus:g}", side="bonus")
-    return (possible if _is_destroyed(run) else likely)(*evidence, side="no bonus" if run.settings else "")
+    surely = possible if _is_destroyed(run) else likely
+    low, high = run.setting("epsilon"), run.setting("epsilon_high")
+    if 0 < low < high < np.inf:
+        return surely(*evidence, f"epsilon={low:g}, epsilon_high={high:g}", side="high clip", low=low)
+    return surely(*evidence, side="no bonus" if run.settings else "")
 
 
 @rule
@@ -368,20 +372,20 @@ def not_finite(run: Evidence) -> Finding | None:
 
 
 def find_new_references(run: Evidence) -> list[int]:
-    """Return the rows with a KL from which on it is a tenth of what it was."""
+    """Return the rows in which the KL is a tenth of what it was, and from which on it is lower than it was before."""
     divergence = run.values("kl_ref/k3")
     return [
         at
         for at in range(NEAR, len(divergence) - NEAR + 1)
         if (before := median(divergence[at - NEAR : at])) > KL_SEEN
-        and divergence[at - NEAR : at].min() > before / 2
-        and divergence[at : at + NEAR].max() < before / KL_GONE
+        and divergence[at] < before / KL_GONE
+        and divergence[at : at + NEAR].max() < divergence[at - NEAR : at].min()
     ]
 
 
 @rule
 def reference_replaced(run: Evidence) -> Finding | None:
-    """Once, the KL to the reference falls to a tenth from one row to the next, and stays there.
+    """Once, the KL to the reference falls to a tenth from one row to the next, and then grows anew.
 
     The KL adds up over all updates: one update cannot undo it. What falls again and again is a reference that follows
     the policy on purpose.
@@ -393,7 +397,7 @@ def reference_replaced(run: Evidence) -> Finding | None:
     steps = run.updates.loc[run.updates["kl_ref/k3"].notna(), "rollout_step"].to_numpy()
     return likely(
         f"the KL to the reference fell from {number(float(divergence[at - 1]))} to {number(float(divergence[at]))} nat"
-        f" per token from step {steps[at - 1]} to step {steps[at]}, and stayed so low for {NEAR} rows at least",
+        f" per token from step {steps[at - 1]} to step {steps[at]}; {NEAR} rows from there on lie below the {NEAR} before",
         "the step counter falls there: a resume" if steps[at] < steps[at - 1] else "",
     )
 

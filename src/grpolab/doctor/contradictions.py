@@ -13,6 +13,7 @@ import pandas as pd
 
 from grpolab.doctor.causes import Finding, certain, likely, rule
 from grpolab.doctor.evidence import MOST, Evidence
+from grpolab.framework_names import LOG_NAMES
 from grpolab.report.text import count, number
 
 # The first is never above the second.
@@ -41,7 +42,9 @@ class Contradiction(NamedTuple):
 
 
 def find_contradictions(run: Evidence) -> Iterator[Contradiction]:
-    """Yield the contradictions in a log, the most telling first."""
+    """Yield the contradictions in a log, the most telling first. Names that are read by likeness promise nothing."""
+    if run.framework not in LOG_NAMES and run.framework != "grpolab":
+        return
     yield from _lengths(run)
     for low, high in ORDERS:
         a, b = _pair(run, low, high)
@@ -115,7 +118,7 @@ def _broken(
 
 def lengths_deny_truncation(run: Evidence) -> bool:
     """Return True if completions that count as cut off are too short for that."""
-    return any(one.side in ("too short", "left out") for one in _lengths(run))
+    return any(one.side in ("too short", "left out") for one in find_contradictions(run))
 
 
 @rule
