@@ -47,6 +47,8 @@ def test_commands_are_right(words, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("grpo_config.py").write_text("GRPOConfig(learning_rate=1e-6, num_generations=8, max_steps=100)")
     Path("run.sh").write_text("python -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8 data.train_batch_size=256")
+    Path("runs/2026-11-26/.hydra").mkdir(parents=True)
+    Path("runs/2026-11-26/.hydra/config.yaml").write_text("actor_rollout_ref: {rollout: {n: 8}}")
     Path("studies").mkdir()
     shutil.copy(ROOT / "experiments" / "smoke.yaml", "studies/mine.yaml")
     if words[1] in DONE:

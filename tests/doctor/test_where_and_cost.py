@@ -73,7 +73,7 @@ def test_a_clip_fraction_lies_in_the_band_of_its_own_objective(
 ) -> None:
     found = place(clipping(share, **settings))
     assert found.place == where
-    assert said in found.says
+    assert said in f"{found.says}; {found.of}"
     assert "wrong" not in found.says
 
 
@@ -109,7 +109,7 @@ def test_a_printed_config_of_trl_and_of_verl_says_the_objective(tmp_path: Path) 
     log.write_text(f"{str(config).replace(', ', ',' + chr(10))}\n{rows}")
     (found,) = page.diagnose_log(None, log).places
     assert found.place == "inside"
-    assert "4 updates a batch" in found.says
+    assert "4 updates a batch" in found.of
 
 
 def test_entropy_kl_and_length_have_bands_and_a_penalty_none() -> None:
@@ -139,6 +139,8 @@ def test_equal_groups_are_counted_in_groups_and_hours() -> None:
     finding = find(run, "starving_variance")
     assert "In 77.0% of the groups all rewards were equal: 77.0% of the run (about 7.70 hours)" in finding.cost
     assert "hours" not in find(replace(run, seconds=np.nan), "starving_variance").cost, "no time is logged"
+    bare = find(trl(reward_std=0.0, grad_norm=0.0), "constant_reward").cost
+    assert bare.startswith("In 100.0% of the steps rewards hardly differed"), "such a log does not count groups"
 
 
 def test_a_collapse_begins_where_the_score_fell_and_stayed() -> None:
@@ -188,6 +190,7 @@ def test_a_fall_in_verl_is_told_the_options_of_verl() -> None:
 
 def test_nothing_is_possible_where_a_cause_was_found_or_nothing_is_wrong() -> None:
     assert examine(sound()).still_possible == ()
+    assert examine(trl(n=40)).still_possible == (), "too short to call it flat"
     assert examine(PAIRS["constant_reward"][0]()).still_possible == ()
 
 

@@ -12,7 +12,7 @@ from grpolab.cli import main
 from grpolab.cli.checking import warn
 from grpolab.equalities import AT_EQUAL_LENGTHS, describe
 from grpolab.errors import RequestError
-from grpolab.lint.config_rules import FILE_RULES, TRL_RULES
+from grpolab.lint.config_rules import FILE_RULES, KEY_RULES, TRL_RULES
 from grpolab.lint.rules import RUN_RULES
 from grpolab.lint.study_rules import STUDY_RULES, check_plans
 from grpolab.studies import sweep
@@ -101,7 +101,7 @@ def test_the_page_explains_every_rule_and_every_equality(capsys: Printed) -> Non
     assert main(["lint", "--rules"]) == 0
     text = capsys.readouterr().out
     rows = [line.split(" | ")[:3] for line in text.splitlines() if line.startswith("| `")]
-    tables = (RUN_RULES, STUDY_RULES, TRL_RULES, *FILE_RULES.values())
+    tables = (RUN_RULES, STUDY_RULES, TRL_RULES, *FILE_RULES.values(), KEY_RULES)
     assert rows == [
         [f"| `{rule}`", severity, f"`{key}`"] for rules in tables for rule, (severity, key) in rules.items()
     ]

@@ -48,19 +48,6 @@ EXACT = {
     "values of Hydra": r"""
         TRAIN logger=['console','wandb'] 'logger=["console","wandb"]' "{a: 1}" ~a=b +c=1 ++d.e={f:1}
     """,
-    "a comment ends it": "TRAIN a=1 \\\n    # b=2 \\\n\nc=3\n",
-    "here-documents": "cat >/dev/null <<EOF\nTRAIN wrong='\nEOF\ncat >/dev/null <<-'E' ; x=1\nif (\n\tE\nTRAIN $x\n",
-    "eval": "command=\"TRAIN a=1 b=2\"\neval $command\n",
-    "a launcher in an array": r"""
-        A=(x=1)
-        A+=(
-            y=2
-        )
-        L=(env A=1 python3)
-        "${L[@]}" -m trainer ${A[*]}
-    """,
-}  # fmt: skip
-PARTLY = {
     "if": r"""
         d=gpu n=1
         if [ "$d" = npu ]; then n=16; elif [[ $d == g* && -n "$d" ]]; then n=8; else n=1; fi
@@ -74,6 +61,47 @@ PARTLY = {
         TRAIN $a $b $c
     """,
     "case": "m=7b n=0\ncase \"$m\" in\n (1b|3b) n=1 ;;\n 7*) n=7;;\n *) n=0\nesac\nTRAIN $n\n",
+    "tests": r"""
+        f=a/7b e= n=12
+        [[ $f =~ ^a/[0-9]+b$ ]] && [[ ! $f == *"7c"* || -z $n ]] && a=1
+        [[ ( $n -ge 12 && $f != b ) && $f != *"13"* ]] || b=1
+        if ! [ -n "$e" -o "$n" -eq 13 ] && test -z "$e"; then c=1; fi
+        if (( n > 11 )); then d=1; elif (( x )); then d=2; fi
+        TRAIN a=$a b=${b:-0} c=$c d=$d
+    """,
+    "groups and subshells": r"""
+        x=1 y=1
+        if [ $x = 1 ] && { [ $y = 2 ] || [ $y = 1 ]; }; then L=(a b); fi
+        [ $y = 2 ] && { x=2; y=3; }
+        (x=4); x=5 | cat; { x=6; } | cat
+        if ! { [ $x = 1 ]; }; then z=1; else z=2; fi
+        TRAIN $x $y $z "${L[@]}"
+    """,
+    "a case in a line": "a=0.28; case $a in 0.2[0-9]) b=1;; *) b=2;; esac; case x in (y|x) c=1; esac; TRAIN $b $c",
+    "a command in a text": r"""
+        c='TRAIN a=1 "b c"' D=True
+        [ ${D,,} = true ] && c+=' d=1'
+        eval "$c"
+    """,
+    "a command for another shell": "c='TRAIN a=1'\nbash -c \"$c\"",
+    "printed by decided commands": r"""
+        d=$([ a = b ] && echo x || echo y)
+        e=`if [ "$d" = y ]; then echo "$d z"; fi`
+        TRAIN $d "$e" $(echo -n 1) ${d:+8} ${no:+9}
+    """,
+    "a comment ends it": "TRAIN a=1 \\\n    # b=2 \\\n\nc=3\n",
+    "here-documents": "cat >/dev/null <<EOF\nTRAIN wrong='\nEOF\ncat >/dev/null <<-'E' ; x=1\nif (\n\tE\nTRAIN $x\n",
+    "eval": "command=\"TRAIN a=1 b=2\"\neval $command\n",
+    "a launcher in an array": r"""
+        A=(x=1)
+        A+=(
+            y=2
+        )
+        L=(env A=1 python3)
+        "${L[@]}" -m trainer ${A[*]}
+    """,
+}  # fmt: skip
+PARTLY = {
     "a branch in a branch": "n=1\nif true; then if false; then n=2; else n=1; fi; n=3; fi\nTRAIN $n",
     "more arithmetic": "n=3 m=n+1\nTRAIN $((2 ** 3 ** 2)) $((m * 2)) $((n > 2 && n != 1)) $(($n << 2)) $((-7 / 2))",
     "parts of arrays": "A=(a b c)\nTRAIN x=${#A[@]} \"${A[@]:1:2}\" ${A[1]} ${A[-1]}",
@@ -145,6 +173,42 @@ def test_what_the_script_alone_does_not_say_is_open(script: str, known: list[str
     assert [word for word in behind if not isinstance(word, Open)] == known
     assert [word for word in behind if isinstance(word, Open)] == left_open
     assert notes == []
+
+
+BRANCHES = r"""
+DEVICE=${DEVICE:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)}
+SIZE=${SIZE:-7b}
+n=8 m=2 k=1
+case "${DEVICE}" in
+    npu) n=16 ;;
+    gpu | cpu) [[ $SIZE == 7b ]] || m=4 ;;
+    *) exit 1 ;;
+esac
+if [ -e /dev/davinci0 ] || command -v rocm-smi > /dev/null; then k=2; fi
+if [ -z "$DATA" ]; then echo "set DATA"; exit 1; fi
+for i in 1 2; do if [ $i = 1 ]; then o=1; fi; done
+TRAIN n=$n m=$m k=$k o=$o --flag $n
+"""
+
+
+def test_the_plain_branch_is_read_and_the_others_are_told() -> None:
+    words, notes = read(BRANCHES)
+    assert words[3:] == ["n=8", "m=2", "k=1", "o=nothing or 1", "--flag", "8"]
+    assert [type(word) is Open for word in words[3:]] == [False, False, False, True, False, False]
+    assert notes == [
+        "n is 8; in the branch for torch_npu, /dev/davinci0, rocm-smi it is 16",
+        "k is 1; in the branch for torch_npu, /dev/davinci0, rocm-smi it is 2",
+        "flag is 8; in the branch for torch_npu, /dev/davinci0, rocm-smi it is 16",
+        "m is 2 by the defaults of DATA, DEVICE, SIZE; in other branches it is 4",
+    ]
+    told = find_training_command(BRANCHES.replace("TRAIN", TRAIN), lambda words: "trainer" in words, "m".__eq__)
+    assert told is not None
+    assert told[1] == notes[3:]
+
+
+def test_a_training_that_only_the_caller_asks_for_is_read_with_a_sentence() -> None:
+    words, notes = read('if [ "$MODE" = train ]; then\n TRAIN a=1\nfi')
+    assert (words[-1], notes) == ("a=1", ["as the script stands it starts no training; one that it may start is read"])
 
 
 def test_what_is_not_read_is_said() -> None:

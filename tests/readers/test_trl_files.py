@@ -87,10 +87,11 @@ def test_a_notebook_is_its_cells(tmp_path: Path) -> None:
 
 
 RECIPES: list[tuple[str, dict[str, Any]]] = [
-    ("learning_rate: 2.0e-05\nnum_generations: 4\nsystem_prompt: hi", {"learning_rate": 2e-5, "num_generations": 4}),
-    ("num_generations: 4\nseed: 1\nseed: 2", {"seed": 2}),  # as YAML's parsers have it
-    ("training: {learning_rate: 1e-6}\ngrpo: {num_generations: 4}", {"learning_rate": 1e-6, "num_generations": 4}),
-    ("grpo: {num_generations: 4, seed: 1}\nsft: {learning_rate: 1}\neval: {temperature: 0}", {"seed": 1}),
+    ("learning_rate: 2.0e-05\nnum_generations: 4\nepsilon_high: 1", {"learning_rate": 2e-5, "num_generations": 4}),
+    ("num_generations: 4\nnum_train_epochs: 1\nseed: 1\nseed: 2", {"seed": 2}),  # as YAML's parsers have it
+    ("training: {learning_rate: 1e-6}\ngrpo: {num_generations: 4, epsilon_high: 1}", {"learning_rate": 1e-6}),
+    ("grpo: {num_generations: 4, epsilon_high: 1, seed: 1}\nsft: {seed: 2}\neval: {temperature: 0}", {"seed": 1}),
+    ("grpo: {num_generations: 4, epsilon_high: 1}\nplot: {learning_rate: 1, temperature: 2}", {"num_generations": 4}),
 ]
 
 
@@ -102,12 +103,10 @@ def test_recipes_are_read_with_what_stands_beside(text: str, values: dict[str, A
 
 
 def test_what_is_filled_in_elsewhere_or_differs_is_open(tmp_path: Path) -> None:
-    text = "grpo: {num_generations: 4}\na: {learning_rate: 1}\nb: {learning_rate: 2}\nbeta: ${oc.env:BETA}"
-    found = given(tmp_path, "a.yaml", text)
-    assert (found.options, found.open) == (
-        {"num_generations": 4},
-        {"learning_rate": "1 or 2", "beta": "${oc.env:BETA}"},
-    )
+    text = "grpo: {num_generations: 4, delta: 2, epsilon_high: 1}\noptim: {learning_rate: 1}\ntrain: {learning_rate: 2}"
+    found = given(tmp_path, "a.yaml", f"{text}\nbeta: ${{oc.env:BETA}}")
+    assert found.options == {"num_generations": 4, "delta": 2, "epsilon_high": 1}
+    assert found.open == {"learning_rate": "1 or 2", "beta": "${oc.env:BETA}"}
 
 
 SHELL = """
@@ -150,17 +149,77 @@ def test_unsloth_makes_its_batch_hold_a_group(tmp_path: Path, capsys: pytest.Cap
 
 
 WHAT_IT_IS = [
-    ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "it is what accelerate starts processes by"),
+    (
+        "a.yaml",
+        "compute_environment: LOCAL_MACHINE\nnum_processes: 8",
+        "seems to be what accelerate starts processes by",
+    ),
     ("a.py", "AsyncGRPOConfig(learning_rate=1)", "its AsyncGRPOConfig(...) is of another trainer"),
     ("a.py", "from tunix import GRPOConfig\nGRPOConfig(beta=1)", "its GRPOConfig(...) is of another trainer"),
     ("a.py", "class GRPOConfig: pass\nGRPOConfig(beta=1)", "its GRPOConfig(...) is of another trainer"),
-    ("a.py", "class MyGRPOConfig(GRPOConfig): pass\nMyGRPOConfig(beta=1)", "its MyGRPOConfig(...) is of another"),
+    ("a.py", "class MyGRPOConfig(Base): pass\nMyGRPOConfig(beta=1)", "its MyGRPOConfig(...) is of another"),
     ("a.json", '{"log_history": []}', "use grpolab diagnose --from trl"),
     ("a.py", "from trl import GRPOConfig\nTrlParser((GRPOConfig,))", "from a recipe or its command line"),
     ("a.sh", "accelerate launch grpo.py --config recipes/a.yaml", "takes its GRPOConfig from recipes/a.yaml"),
     ("a.py", "a = (\nGRPOConfig(beta=1)\nb = 1", "is no Python that can be read"),
     ("a.ipynb", "{}", "it has no cells"),
 ]
+
+
+NEMO_RL = "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16}\npolicy: {train_global_batch_size: 512}"
+OPEN_INSTRUCT = "python open_instruct/grpo_fast.py --beta 0.01 --learning_rate 5e-7 --num_samples_per_prompt_rollout 16"
+OF_ONES_OWN = "num_generations: 4\nmax_completion_length: 64\nlr: 1e-5\nkl_coef: 0.1\nbatch_size: 8"
+# Nothing of these may become settings: their values, or their defaults, are not those of a GRPOConfig.
+FICTION = [
+    ("config.yaml", "learning_rate: {value: 2e-6}\nseed: {value: 1}\n_wandb: {value: {}}", "no key tells it"),
+    ("sft.yaml", "learning_rate: 2e-5\nmax_seq_length: 2048\nnum_train_epochs: 1", "seems to be a config for superv"),
+    ("grpo.yaml", NEMO_RL, "is a config of NeMo-RL"),
+    (
+        "a.py",
+        "@dataclass\nclass GRPOConfig:\n  lr: int = 1\nGRPOConfig(num_generations=4)",
+        "that of a class of the file",
+    ),
+    ("a.py", "from config import GRPOConfig\nGRPOConfig(num_generations=4)", "that of config"),
+    ("a.py", "import jax\nfrom easydel import GRPOConfig\nGRPOConfig(num_generations=4)", "that of easydel"),
+    ("a.py", "import verl as v\nv.GRPOConfig(num_generations=4)", "that of verl"),
+    ("a.py", "GRPOConfig(group_size=4, kl_coef=0.1)", "stand for num_generations, beta in a script of its own"),
+    ("a.py", "from trl import GRPOConfig\nGRPOConfig(**load('a.yaml'))", "says no values of its GRPOConfig (**load"),
+    ("a.sh", OPEN_INSTRUCT, "is a config of open-instruct"),
+    (
+        "a.sh",
+        "swift sft --num_train_epochs 1 --output_dir grpo --lora_rank 8 --max_length 9",
+        "its command is swift sft",
+    ),
+    ("a.sh", "swift rlhf --rlhf_type dpo --beta 0.1 --learning_rate 1 --model x", "its command is swift rlhf"),
+    ("grpo.yaml", OF_ONES_OWN, "stand for learning_rate, beta, per_device_train_batch_size in a script of its own"),
+    ("a.yaml", "num_generations: 4\ntemperature: 1", "num_generations alone tells it from another trainer's: "),
+    ("a.yaml", "base_model: x\nadapter: lora\nmicro_batch_size: 2", "axolotl for supervised fine-tuning"),
+    ("a.yaml", "rlhf_type: dpo\nnum_train_epochs: 1", "ms-swift for dpo"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "says"), FICTION)
+def test_what_is_not_trls_is_refused_and_never_read_as_defaults(
+    name: str, text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert main(["import", "--from", "trl", str(tmp_path / name)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert says in printed.err
+
+
+PYTHON_OF_TRL = [
+    "from open_r1.configs import GRPOConfig\nGRPOConfig(num_generations=4)",
+    "from configs import GRPOConfig\nfrom trl import GRPOTrainer\nGRPOConfig(num_generations=4)",
+    "import trl\nclass Mine(trl.GRPOConfig):\n  num_generations: int = 4\nMine(beta=0.1)",
+    "from trl import GRPOConfig as T\nclass GRPOConfig(T):\n  depth: int = 1\nGRPOConfig(num_generations=4)",
+]
+
+
+@pytest.mark.parametrize("text", PYTHON_OF_TRL)
+def test_a_config_class_that_inherits_from_trls_is_read(text: str, tmp_path: Path) -> None:
+    assert given(tmp_path, "a.py", text).options["num_generations"] == 4
 
 
 @pytest.mark.parametrize(("name", "text", "says"), WHAT_IT_IS)

@@ -11,9 +11,12 @@ import pytest
 from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.readers.exchange import Converted, convert, read
+from grpolab.readers.given import Given
+from grpolab.readers.verl import kind_of
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
 
+ASYNC = "data.train_batch_size=0 async_training.require_batches=2 async_training.staleness_threshold=0.5"
 ACTOR, CORRECTION = "actor_rollout_ref.actor.", "algorithm.rollout_correction."
 COMMAND = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8"
@@ -130,6 +133,10 @@ CARRIED: list[tuple[str, dict[str, Any]]] = [
     (".optim.lr_warmup_steps=10", {"warmup_steps": 10}),
     ("trainer.total_training_steps=200 .optim.lr_warmup_steps_ratio=0.1", {"warmup_steps": 20}),
     ("algorithm.rollout_correction.bypass_mode=True", {"old_log_probs": "sampler", "sampler_correction": None}),
+    ("actor_rollout_ref.rollout.n_agent=4 actor_rollout_ref.rollout.n=1", {"num_generations": 4}),
+    ("env.rollout.n=4 actor_rollout_ref.rollout.n=2", {"num_generations": 8}),
+    (".ppo_mini_batch_size=256", {"prompts_per_step": 128, "num_minibatches": 1}),
+    (ASYNC, {"prompts_per_step": 64, "num_minibatches": 2, "staleness": 1, "old_log_probs": "sampler"}),
     (".optim.min_lr_ratio=0.1 .optim.lr_scheduler_type=cosine", {"min_lr_ratio": 0.1}),
     (".optim.lr=1e-5 .optim.min_lr=1e-6 .optim.lr_scheduler_type=cosine", {"min_lr_ratio": pytest.approx(0.1)}),
 ]  # fmt: skip
@@ -142,8 +149,18 @@ def test_keys_of_today_and_of_before_are_carried(overrides: str, ours: dict[str,
 
 
 SAID = [
-    (".clip_ratio_hig=0.28", "clip_ratio_hig=0.28: verl has no such key (did you mean clip_ratio_high"),
-    ("azr.executor=qwq", "azr: no sections of verl's, and nothing here"),
+    (".clip_ratio_hig=0.28", "clip_ratio_hig=0.28 (did you mean actor_rollout_ref.actor.clip_ratio_high or"),
+    (
+        "actor_rollout_ref.rollout.temprature=1",
+        "temprature=1 (did you mean actor_rollout_ref.rollout.temperature",
+    ),
+    ("+algorithm.old_switch=False data.some_key=1", "algorithm.old_switch"),
+    ("actor_rollout_ref.rollout.n_agent=4", "n_agent=4 is Search-R1's key: a group has that times rollout.n=8"),
+    ("data.n_samples=$N", "data.n_samples=$N, PRIME's key: the file alone does not say the group"),
+    (".ppo_mini_batch_size=256", "ppo_mini_batch_size=256 is more than data.train_batch_size=128, which verl refuses"),
+    (f"{ASYNC} rollout.total_rollout_steps=640", "here it has actor_rollout_ref.actor.ppo_mini_batch_size * require_"),
+    (f"{ASYNC} rollout.total_rollout_steps=640", "counts prompts: set rollout_steps=10"),
+    ("azr.executor=qwq", "azr.*: verl has no such key"),
     (".policy_loss.loss_mode=mine", "policy_loss.loss_mode=mine: here it is one of "),
     (".optim.clip_grad=0.5 .grad_clip=2.0", "grad_clip=2.0: since 0.8 verl clips by"),
     ("+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True", "a long answer loses no reward here"),
@@ -165,7 +182,7 @@ SAID = [
     ("algorithm.use_kl_in_reward=True .use_kl_loss=True", "one in the reward"),
 ]
 NOT_SAID = [
-    ("+algorithm.old_switch=False data.some_key=1", "old_switch"),  # what is off does nothing
+    ("+actor_rollout_ref.rollout.engine_kwargs.vllm.x=1 critic.model.y=1", "verl has no such key"),
     (".clip_ratio=0.2", "since 0.4 verl takes"),
     ("actor_rollout_ref.rollout.n=1 algorithm.adv_estimator=reinforce_plus_plus", "group of one"),
 ]
@@ -174,6 +191,50 @@ NOT_SAID = [
 @pytest.mark.parametrize(("overrides", "sentence"), SAID + NOT_SAID)
 def test_what_is_lost_or_taken_is_said_and_nothing_else(overrides: str, sentence: str, tmp_path: Path) -> None:
     assert said(converted(tmp_path, overrides), sentence) is ((overrides, sentence) in SAID)
+
+
+EASY = """python3 -m verl.trainer.main config=BASE worker.actor.optim.lr=2e-6 worker.actor.global_batch_size=64
+    data.rollout_batch_size=256 worker.actor.loss_type=cispo worker.actor.clip_ratio_high=4 algorithm.kl_coef=0.02
+    worker.actor.fsdp.fsdp_size=1 worker.rollout.tempature=1""".replace("\n", " ")
+
+
+def test_easyr1_is_read_by_its_own_keys_and_defaults(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "run.sh", EASY.replace("BASE", "examples/config.yaml"))
+    run = resolve_run(found.settings)
+    assert (run.learning_rate, run.prompts_per_step, run.num_minibatches, run.kernel) == (2e-6, 256, 4, "cispo")
+    assert (run.num_generations, run.epsilon_high, run.beta, run.kl_placement) == (5, 4, 0.02, "loss")
+    assert said(found, "rollout.tempature=1 (did you mean actor_rollout_ref.rollout.temperature")
+    assert not said(found, "fsdp_size")
+    assert said(found, "those of EasyR1's examples/config.yaml")
+    mine = read_file(tmp_path, "run.sh", EASY.replace("BASE", "mine.yaml"))
+    assert (mine.settings.num_generations, mine.settings.kl_placement) == (1, "reward")
+    assert said(mine, "the file alone does not say what it sets")
+    assert said(mine, "the file alone does not say the group size")
+
+
+def test_each_key_has_a_kind() -> None:
+    options = {
+        "data.train_batch_size": 8, "actor_rollout_ref.actor.grad_clip": 1.0, "env.rollout.n": 4,
+        "actor_rollout_ref.rollout.top_p": 0.9, "actor_rollout_ref.rollout.top_k": -1, "algorithm.gamma": 0.9,
+        f"{ACTOR}loss_mode": "mine", "critic.optim.lr": 1e-5, "trainer.nnodes": 1, "actor_rollout_ref.rollout.nn": 2,
+        "azr.x": 1,
+    }  # fmt: skip
+    kinds = {name: kind_of(name, Given(options)) for name in options}
+    assert [*kinds.values()] == [
+        *["carried"] * 3,
+        "not carried",
+        "no effect",
+        *["not carried"] * 2,
+        *["no effect"] * 2,
+        *["unknown"] * 2,
+    ]
+
+
+def test_what_needs_special_hardware_is_told_and_the_plain_branch_carried(tmp_path: Path) -> None:
+    probe = "n=8\nif python3 -c 'import torch_npu' 2>/dev/null; then n=2; fi"
+    found = read_file(tmp_path, "run.sh", f"{probe}\n{COMMAND} actor_rollout_ref.rollout.n=$n")
+    assert found.settings.num_generations == 8
+    assert said(found, "actor_rollout_ref.rollout.n is 8; in the branch for torch_npu it is 2")
 
 
 def test_nothing_is_said_of_what_is_carried_in_steps(tmp_path: Path) -> None:
@@ -196,10 +257,9 @@ def test_a_version_that_is_told_counts(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.sh", f"{COMMAND} data.train_batch_size=0", "data.train_batch_size=0 asks for its fully asynchronous"),
-        ("a.sh", f"{COMMAND} {ACTOR}ppo_mini_batch_size=256", "to read it as one, write 128"),
         ("a.sh", f"{COMMAND} {ACTOR}ppo_mini_batch_size=100", "must divide data.train_batch_size=128"),
-        ("a.sh", "python3 -m verl.trainer.main config=c.yaml worker.actor.optim.lr=1e-6", "it is a config of EasyR1"),
+        ("a.sh", "torchrun -m verl.trainer.fsdp_sft_trainer data.train_batch_size=8", "it is verl's supervised fine"),
+        ("a.yaml", "data: {train_batch_size: 8}\nalgorithm: {gamma: 1}", "holds no key of verl's config"),
         ("a.sh", "pip install verl\npython3 merge.py --step 1", "is a script that starts no training of verl"),
         ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "it is what accelerate starts processes by"),
         ("a.py", "x = 1", "is Python: verl's config is YAML"),

@@ -18,10 +18,15 @@ from grpolab.terminal import say
 if TYPE_CHECKING:
     from grpolab.lint.rules import LintFinding
     from grpolab.readers.exchange import Converted
+    from grpolab.readers.given import Given
     from grpolab.sweep.plan import Cell
 
-EXCHANGED = ("trl", "verl")  # frameworks whose configs are read and written
-FRAMEWORK = {"dest": "framework", "choices": EXCHANGED}
+WRITTEN = ("trl", "verl")  # frameworks whose configs are written
+READ = (
+    *(*WRITTEN, "ms-swift", "unsloth", "axolotl", "areal", "deepspeed_chat", "nemo_rl", "open_instruct", "openrlhf"),
+    *("prime_rl", "roll", "skyrl", "slime", "torchtune"),
+)
+OF_FILE = {"dest": "framework", "choices": READ, "metavar": "FRAMEWORK"}
 # What a config file may leave out.
 VERSION = option("--version", metavar="X.Y", help="of that framework; default: what FILE fits, the newest first")
 PROCESSES = option("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")
@@ -42,7 +47,7 @@ def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
 
 @command(
     option("overrides", nargs="*", metavar="STUDY|FILE|key=value", help="default: the run of conf/"),
-    option("--from", **FRAMEWORK, help="FILE is a config of that framework"),
+    option("--from", **OF_FILE, help=f"FILE is a config of that framework: {', '.join(READ)}"),
     *(VERSION, PROCESSES, JSON),
     flag("--rules", "print docs/lint.md instead"),
 )
@@ -66,17 +71,22 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     from grpolab.lint.config_rules import check_config
     from grpolab.lint.rules import check_run
     from grpolab.lint.study_rules import check_plans
-    from grpolab.readers.exchange import convert, read
+    from grpolab.readers.exchange import convert, find_rate
+    from grpolab.readers.recognise import ON_TRL
     from grpolab.sweep.compose import Composer, compose
     from grpolab.sweep.plan import plans
 
     words, framework = arguments.overrides, arguments.framework
-    if framework:
-        if len(words) != 1:
-            raise RequestError(f"lint --from {framework} needs one FILE")
-        pair = _converted(arguments, words[0]), convert(framework, {}, Composer().compose)
-        config, default = ((converted.options, converted.settings) for converted in pair)
-        return check_config(framework, config, default, read(framework, words[0]).options)
+    if framework and len(words) != 1:
+        raise RequestError(f"lint --from {framework} needs one FILE")
+    if framework or (len(words) == 1 and "=" not in words[0] and Path(words[0]).exists() and Path(words[0]).suffix):
+        given, converted = _converted(arguments, words[0])
+        name = given.framework
+        default = convert(name, {}, Composer().compose)
+        config = converted.options, converted.settings
+        usual = default.options, default.settings
+        family = "trl" if name in ON_TRL else name
+        return check_config(family, config, usual, given.options, converted.unknown, find_rate(name, given))
     if words and "=" not in words[0]:  # a study, where the first word is no override
         return check_plans(plans(words[0], words[1:]))
     return check_run(compose(words))
@@ -84,22 +94,29 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
 
 @command(
     option("file", metavar="FILE", help="a .yaml, .json, .py, .ipynb or .sh as it is; .txt with key=value"),
-    *(option("--from", **FRAMEWORK, required=True), VERSION, PROCESSES),
+    option("--from", **OF_FILE, help=f"default: by what only its files have; one of {', '.join(READ)}"),
+    *(VERSION, PROCESSES),
 )
 def import_(arguments: argparse.Namespace) -> None:
     """Write another framework's config as overrides of ours, and a sentence for each thing that cannot be carried."""
     from grpolab.settings.task import without_the_hub
 
     with without_the_hub():
-        converted = _converted(arguments, arguments.file)
+        given, converted = _converted(arguments, arguments.file)
+    if given.evidence:
+        say(printable(given.evidence), error=True)
     say("\n".join(converted.overrides))
     for sentence in converted.left_out:
         say(f"not carried: {printable(sentence)}", error=True)
     for sentence in converted.defaults:
         say(f"default taken: {printable(sentence)}", error=True)
+    say(converted.counts, error=True)
 
 
-@command(option("overrides", nargs="*", metavar="key=value"), option("--to", **FRAMEWORK, required=True))
+@command(
+    option("overrides", nargs="*", metavar="key=value"),
+    option("--to", dest="framework", choices=WRITTEN, required=True),
+)
 def export(arguments: argparse.Namespace) -> None:
     """Write the part of another framework's config that has our run's objective, or the reasons why there is none."""
     from grpolab.readers.exchange import export
@@ -114,13 +131,15 @@ def export(arguments: argparse.Namespace) -> None:
         say(f"a little different there: {sentence}", error=True)
 
 
-def _converted(arguments: argparse.Namespace, file: str) -> Converted:
+def _converted(arguments: argparse.Namespace, file: str) -> tuple[Given, Converted]:
+    """Return what a file says, and that in our settings."""
     from grpolab.readers.exchange import convert, read
     from grpolab.sweep.compose import Composer
 
-    config = read(arguments.framework, file)
-    version, processes = arguments.version or config.version, arguments.processes or config.processes
-    return convert(arguments.framework, replace(config, version=version, processes=processes), Composer().compose)
+    given = read(arguments.framework, file)
+    version, processes = arguments.version or given.version, arguments.processes or given.processes
+    given = replace(given, version=version, processes=processes)
+    return given, convert(given.framework, given, Composer().compose)
 
 
 @command(

@@ -31,8 +31,9 @@ from grpolab.quantities import Thresholds
 from grpolab.report.journals import collapse_place
 from grpolab.report.text import begun, number, percent
 
+EQUAL = "zero_variance/share"
 MOSTLY = 0.5  # share of a row that counts as the row
-LONG = 100  # seconds, or minutes: more are given in the next unit
+LONG = 100  # minutes: more are given in hours
 # The share of each row that a finding concerns, by rollout step; None where the run does not say it.
 Concerned = Callable[[Evidence], pd.Series | None]
 
@@ -51,11 +52,13 @@ def _whole(run: Evidence) -> pd.Series | None:
 
 
 def _equal_groups(run: Evidence) -> pd.Series | None:
-    """Return the share of equal groups; where only the rewards' spread is logged, whether it is next to nothing."""
-    if (shares := _rows(run, "zero_variance/share")) is not None:
+    """Return the share of equal groups; if it is not logged, the steps whose rewards hardly differ at all."""
+    if (shares := _rows(run, EQUAL)) is not None:
         return shares
-    spread = _rows(run, "reward/std")
-    return None if spread is None else spread <= SPREAD_GONE * run.ends("reward/std")[0]
+    if (spread := _rows(run, "reward/std")) is not None:
+        return spread <= SPREAD_GONE * run.ends("reward/std")[0]
+    least, most = (_rows(run, f"reward/{end}") for end in ("min", "max"))
+    return None if least is None or most is None or len(least) != len(most) else least == most
 
 
 def _cut_off(run: Evidence) -> pd.Series | None:
@@ -164,7 +167,8 @@ def add_cost(run: Evidence, finding: Finding, sentence: str) -> Finding:
         words = f"from step {since} to step {until}"
     time = _duration(share * run.seconds)
     part = f"{'the whole' if share == 1 else f'{percent(share)} of the'} run{time}"
-    said = begun(sentence.format(share=percent(share), part=part, time=time, since=words))
+    equal = "groups all rewards were equal" if EQUAL in run.rollouts else "steps rewards hardly differed"
+    said = begun(sentence.format(share=percent(share), part=part, time=time, since=words, equal=equal))
     return replace(finding, cost=said, step=since)
 
 
@@ -177,11 +181,8 @@ def _span(concerned: np.ndarray) -> tuple[int, int]:
 
 
 def _duration(seconds: float) -> str:
-    """Return ` (about 3.4 hours)`; empty if it is not known."""
-    if np.isnan(seconds):
+    """Return ` (about 3.4 hours)`; empty if it is not known, or less than a minute."""
+    if not seconds >= 60:
         return ""
-    for unit in ("second", "minute"):
-        if seconds < LONG:
-            return f" (about {number(seconds)} {unit}s)"
-        seconds /= 60
-    return f" (about {number(seconds)} hours)"
+    minutes = seconds / 60
+    return f" (about {number(minutes)} minutes)" if minutes < LONG else f" (about {number(minutes / 60)} hours)"

@@ -31,8 +31,8 @@ LEVELS = {"vanilla": "token", "gspo": "sequence"}  # verl's, whose loss says it
 # Level, kernel and range that a log which says none of them is likely to have: GRPO's and GSPO's.
 USUAL = [("token", "clipped", 0.2, 0.2), ("sequence", "clipped", 3e-4, 4e-4)]
 WHOSE = (
-    "Bands hold 90% of healthy runs of ours: models of 0.13M to 135M parameters, short answers, no KL penalty. A sound"
-    " run of a large model may lie outside."
+    "Normally: in 90% of healthy runs of ours, which are models of 0.13M to 135M parameters, with short answers and no"
+    " KL penalty. A sound run of a large model may lie outside."
 )
 # What a log may not say of the objective.
 _OPEN = {"level": "its ratio level", "kernel": "its loss", "low": "its clip range", "updates": "its updates a batch"}
@@ -43,7 +43,11 @@ MEASURES = {
         "a larger learning rate, an older batch, or a sampler whose log-probs differ",
         "a smaller learning rate, groups with equal rewards (an advantage of 0 is never clipped), or longer answers",
     ),
-    "entropy": ("entropy, end over start", "few steps, or a small learning rate", "many steps, or a certain policy"),
+    "entropy": (
+        "entropy, end over start",
+        "few steps, or a policy that turns to noise",
+        "many steps, or a policy that grew certain",
+    ),
     "kl": ("KL to the start, at the end", "many steps, or a large learning rate", "few steps, or a small rate"),
     "length": ("length, end over start", "a task that longer answers solve", "a task that shorter answers solve"),
 }
@@ -68,6 +72,7 @@ class Place:
     value: float
     place: Literal["inside", "above", "below", "unknown"]
     says: str
+    of: str  # whose band it is; empty if it is unknown
 
 
 def find_places(run: Evidence) -> tuple[Place, ...]:
@@ -84,8 +89,8 @@ def find_places(run: Evidence) -> tuple[Place, ...]:
         if measure == "length" and not is_known:  # lengths are the task's
             continue
         low, high = row.bands[measure]
-        head = f"{MEASURES[measure][0]}: {number(other)}; with {_name(row)} it is {number(low)} to {number(high)}"
-        places.append(_judge(measure, other, (low, high), f"{head} ({_say_source([row])})"))
+        head = f"{MEASURES[measure][0]}: {number(other)}, normally {number(low)} to {number(high)}"
+        places.append(_judge(measure, other, (low, high), head, row))
     return tuple(places)
 
 
@@ -136,7 +141,7 @@ def _describe(run: Evidence) -> dict[str, Any]:
     updates = run.updates_per_batch or (passes[0] * passes[1] if passes[0] and passes[1] else None)
     return {
         "level": str(level).partition("_")[0] if level else None,
-        "kernel": settings.get("kernel") or KERNELS.get(loss),
+        "kernel": settings.get("kernel") or KERNELS.get(loss, loss or None),
         **{"low": low, "high": low if high is None else high},
         **{"updates": updates, "staleness": _number(settings.get("staleness")) or 0},
     }
@@ -170,8 +175,9 @@ def _place_clip(value: float, rows: Sequence[Row]) -> Place:
     """Return where a clip fraction lies in the band of its own row, which papers may widen."""
     bands = [row.bands["clip"] for row in rows]
     band = min(low for low, _ in bands), max(high for _, high in bands)
-    says = f"{_say_clip(value)}; with {_name(rows[0])} it is {_span(band)} ({_say_source(rows)})"
-    return _judge("clip", value, band, says)
+    stated = "; ".join(f"{row.source}: {_span(row.bands['clip'])}" for row in rows if row.source)
+    head = f"{_say_clip(value)}, normally {_span(band)}{f' ({stated})' if stated else ''}"
+    return _judge("clip", value, band, head, rows[0])
 
 
 def _list_clips(value: float, rows: Sequence[Row], known: Mapping[str, Any]) -> Place:
@@ -183,23 +189,23 @@ def _list_clips(value: float, rows: Sequence[Row], known: Mapping[str, Any]) -> 
         shares = (f"{_span(row.bands['clip'])} at {row.keys['updates']:g}" for row in of)
         parts.append(f"{objective}: {', '.join(shares)}")
     says = f"{_say_clip(value)}; {why}. By updates a batch, healthy runs of ours clip, with {'; with '.join(parts)}"
-    return Place("clip", value, "unknown", says)
+    return Place("clip", value, "unknown", says, of="")
 
 
 def _say_clip(value: float) -> str:
     return f"clip fraction: {percent(value)} of the tokens (mean)"
 
 
-def _judge(measure: str, value: float, band: tuple[float, float], says: str) -> Place:
+def _judge(measure: str, value: float, band: tuple[float, float], head: str, row: Row) -> Place:
     """Return the place of a value; it is inside if it is written as one of the band's ends."""
     _, above, below = MEASURES[measure]
     low, high = band
+    of = f"{count(row.runs, 'healthy run')} of ours ({count(row.tasks, 'task')}) with {_name(row)}"
     if low <= value <= high or number(value) in (number(low), number(high)):
-        return Place(measure, value, "inside", f"{says}: normal")
+        return Place(measure, value, "inside", f"{head}: normal", of)
     place: Literal["above", "below"] = "above" if value > high else "below"
-    return Place(
-        measure, value, place, f"{says}: outside of it, {place}, as with {above if place == 'above' else below}"
-    )
+    why = above if place == "above" else below
+    return Place(measure, value, place, f"{head}: outside of it, {place}, as with {why}", of)
 
 
 def _name(row: Row, with_updates: bool = True) -> str:
@@ -217,15 +223,6 @@ def _name(row: Row, with_updates: bool = True) -> str:
 def _span(band: tuple[float, float]) -> str:
     low, high = (number(100 * end) for end in band)
     return f"{low}%" if low == high else f"{low} to {high}%"
-
-
-def _say_source(rows: Sequence[Row]) -> str:
-    return "; ".join(
-        f"{row.source}: {_span(row.bands['clip'])}"
-        if row.source
-        else f"{count(row.runs, 'healthy run')} of ours, {count(row.tasks, 'task')}"
-        for row in rows
-    )
 
 
 @lru_cache(1)

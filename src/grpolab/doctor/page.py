@@ -155,7 +155,9 @@ def text(diagnosis: Diagnosis) -> str:
         lines.append("")
         write("normal: ", f"{note.says} Here: {note.evidence[0]}.")
     if diagnosis.places:
-        lines += ["", "where this run lies:"]
+        lines.append("")
+        whose = " and ".join(dict.fromkeys(one.of for one in diagnosis.places if one.of))
+        write("", f"where this run lies{f', beside {whose}' if whose else ''}:")
         for one in diagnosis.places:
             write("   - ", f"{one.says}.")
         write("   ", WHOSE)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpolab.doctor.causes import Finding
-from grpolab.doctor.evidence import Evidence
+from grpolab.doctor.evidence import REWARD, Evidence
+from grpolab.doctor.no_progress import FLAT_ROWS
 from grpolab.framework_names import LOG_NAMES, LOG_ONLY
 from grpolab.meanings import METRICS
 
@@ -36,7 +37,7 @@ def find_open(
         return ()
     if run.lost or fall:
         symptom = "fell"
-    elif run.reward_went == "nowhere":
+    elif run.reward_went == "nowhere" and len(run.values(REWARD)) >= FLAT_ROWS:
         symptom = "flat"
     else:
         return ()

@@ -30,6 +30,7 @@ LOSS: dict[str, Any] = {
 }
 REDUCTIONS = {
     "token_mean": "token_mean_minibatch",
+    "token_mean_legacy": "token_mean_microbatch",  # its token_mean until March 2026
     "sequence_mean": "sequence_mean",
     "seq_mean_token_sum_norm": "token_sum_constant",
     "prompt_mean": "token_sum",  # advantages are already divided by their prompt's tokens and the number of prompts

@@ -1,4 +1,4 @@
-"""The linter's rules about configs of TRL and verl. docs/lint.md explains every rule.
+"""The linter's rules about configs of other frameworks. docs/lint.md explains every rule.
 
 Rules read only the keys that a file sets, because a default is no finding. A rule whose keys are missing, or are not
 numbers, reports nothing.
@@ -46,6 +46,11 @@ FILE_RULES: dict[str, Rules] = {
         "entropy-bonus": ("note", f"{ACTOR}entropy_coeff"),
     },
 }
+# Of every framework's file.
+KEY_RULES: Rules = {
+    "unknown-key": ("warning", "its spelling"),
+    "rate-for-grpo": ("warning", "the learning rate"),
+}
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 BY_TOKENS_OF_ALL = ("dapo", "cispo", "vespo")  # losses that TRL divides by the tokens of the generation batch
 # Options that change the sampler, but not the log-probs that training uses for the sampler -> the value for off.
@@ -55,10 +60,19 @@ USUAL_RATE, HIGH, LOW = 1e-6, 20, 1 / 50  # HIGH and LOW: factors on it beyond w
 NARROW = 0.01  # a clip range as narrow as GSPO's, which rounding in bfloat16 alone can exceed
 
 
-def check_config(framework: str, config: Imported, default: Imported, written: Mapping[str, Any]) -> list[LintFinding]:
+def check_config(
+    framework: str,
+    config: Imported,
+    default: Imported,
+    written: Mapping[str, Any],
+    unknown: str = "",
+    rate: tuple[str, float] | None = None,
+) -> list[LintFinding]:
     """Return the findings in another framework's config: in its options, in the run that they describe, in its file.
 
-    A finding that the framework's `default` config, with this one's KL, has as well is only a note.
+    `unknown`: a sentence about the file's keys that the framework does not have; `rate`: key and value of the learning
+    rate, where no rule of the framework's own looks at it. A finding that the framework's `default` config, with this
+    one's KL, has as well is only a note.
     """
     usual = default[0], default[1].model_copy(update={"beta": config[1].beta})
     everybody = {finding.rule for finding in _check_imported(framework, usual)}
@@ -66,7 +80,9 @@ def check_config(framework: str, config: Imported, default: Imported, written: M
         replace(finding, severity="note") if finding.rule in everybody else finding
         for finding in _check_imported(framework, config)
     ]
-    return by_severity([*findings, *check_written(framework, written)])
+    sentences = {"unknown-key": unknown} if unknown else {}
+    sentences |= _check_rate("rate-for-grpo", *rate, is_lora=False) if rate else {}
+    return by_severity([*findings, *check_written(framework, written), *to_findings(KEY_RULES, sentences.items())])
 
 
 def _check_imported(framework: str, imported: Imported) -> list[LintFinding]:
@@ -119,6 +135,8 @@ def check_trl_options(options: Mapping[str, Any]) -> list[LintFinding]:
 
 def check_written(framework: str, keys: Mapping[str, Any]) -> list[LintFinding]:
     """Return what the rules find in the keys of a framework's config file, dotted as the framework has them."""
+    if framework not in FILE_RULES:
+        return []
     sentences = _check_trl_file(keys) if framework == "trl" else _check_verl_file(keys)
     return to_findings(FILE_RULES[framework], sentences.items())
 

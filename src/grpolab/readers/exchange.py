@@ -1,25 +1,55 @@
 """Read another framework's config into our settings, and write our settings as one.
 
+A file goes through `given.load_config`, `recognise.identify`, its reader's `read` and `convert` here.
+
 Only the import is a mapping. An export is checked by importing it again, and printed only if the same function returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
 
 from grpolab.equalities import Point, differences, rewrite
-from grpolab.errors import RequestError, format_value
+from grpolab.errors import RequestError, format_value, near_matches
 from grpolab.identity import dotted
-from grpolab.readers import trl, verl
-from grpolab.readers.given import Given, Options, load_config
+from grpolab.readers import flat, trl, verl
+from grpolab.readers.given import ConfigFile, Given, Options, load_config
+from grpolab.readers.recognise import ON_TRL, TITLES, identify
 from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.run import RunSettings
 
 Compose: TypeAlias = Callable[[list[str]], RunSettings]  # the run that some overrides ask for
 
-READERS = {"trl": trl, "verl": verl}
+WRITERS = {"trl": trl, "verl": verl}
+# What says all values of a run of theirs, and is better than the script that started it.
+WHOLE = {
+    "trl": "json.dumps(training_args.to_dict(), default=str), or the run's config.yaml of W&B,",
+    "verl": "the config that verl prints first, .hydra/config.yaml, or the run's config.yaml of W&B",
+}
+
+
+class Reader(Protocol):
+    """The functions of a framework's reader: a module, or a table of keys (`flat.py`)."""
+
+    def kind_of(self, name: str, given: Given) -> str: ...
+    def resolve_options(self, given: Given) -> Options: ...
+    def objective(self, options: Options) -> Objective: ...
+    def convert_run(self, options: Options) -> Options: ...
+    def explain_unread(self, given: Given, options: Options) -> Iterable[str]: ...
+    def explain_left_out(self, options: Options) -> Iterable[str]: ...
+    def explain_defaults(self, given: Given, options: Options) -> Iterator[str]: ...
+
+
+def find_reader(name: str) -> Reader:
+    """Return a framework's reader; those that build on TRL's trainer have TRL's."""
+    if name in flat.FLAT:
+        return flat.load_reader(name)
+    return verl if name == "verl" else trl
+
+
 # Settings besides the objective that a framework's config has: of sampling, batch reuse and the optimiser.
 # fmt: off
 OF_THE_RUN = {
@@ -40,6 +70,8 @@ class Converted:
     options: Options  # with the framework's defaults
     overrides: list[str]
     settings: RunSettings
+    counts: str  # how many keys the file has, and what became of them
+    unknown: str  # a sentence about the keys that the framework does not have; empty if there are none
     left_out: list[str]  # a sentence for each thing that cannot be carried
     defaults: list[str]  # the framework's own, where the file says nothing
 
@@ -53,35 +85,71 @@ class Exported:
     remarks: list[str]
 
 
-def read(name: str, path: str) -> Given:
-    """Return a framework's options in a file. Raises RequestError if the file has none."""
-    given: Given = READERS[name].read(load_config(path))
-    return given
+def read(asked: str | None, path: str) -> Given:
+    """Return what a file says of a framework's options; `asked` None: the one that only its files show.
+
+    Raises RequestError if the file has none, or is another framework's.
+    """
+    file = load_config(path)
+    name, sentence = identify(asked, file)
+    whole = flat.load_reader(name).whole if name in flat.FLAT else WHOLE["verl" if name == "verl" else "trl"]
+    is_script = file.kind in ("shell", "python")
+    return replace(_read(name, file), framework=name, evidence=sentence, whole=whole if is_script else "")
+
+
+def _read(name: str, file: ConfigFile) -> Given:
+    if name in flat.FLAT:
+        return flat.load_reader(name).read(file)
+    if name == "verl":
+        return verl.read(file)
+    return trl.read(file)
 
 
 def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Converted:
     """Read a framework's options into our settings. Raises RequestError with all that is wrong."""
-    reader = READERS[name]
+    reader = find_reader(name)
     given = given if isinstance(given, Given) else Given(dict(given))
     options = reader.resolve_options(given)
     try:
         objective: Objective = reader.objective(options)
     except (ValueError, TypeError, AttributeError) as error:
-        raise RequestError(f"{name}: {error}") from error
+        raise RequestError(f"{TITLES[name]}: {error}") from error
+    values = reader.convert_run(options)
     axes: Point = {axis: getattr(objective, axis) for axis in Objective.model_fields}
     del axes["kernel_options"]
     correction = objective.sampler_correction
     axes |= {f"kernel_options.{objective.kernel}.{option}": value for option, value in objective.options.items()}
     axes |= {"sampler_correction": correction and vars(correction), "entropy_coef": objective.entropy_coef or None}
-    if not objective.beta:
+    if not values.get("beta", objective.beta):
         axes = {axis: value for axis, value in axes.items() if not axis.startswith("kl_")}
-    preset = f"dialect={name}"
+    preset = f"dialect={'trl' if name in ON_TRL else name}"
     base = dict(dotted(compose([preset]).model_dump()))
     loss = {key: value for key, value in axes.items() if value != base.get(key)}
-    values = {**loss, **reader.convert_run(options)}
+    values = {**loss, **values}
     overrides = [preset, *(f"{key}={_override(value)}" for key, value in values.items())]
     left_out = [*given.notes, *reader.explain_unread(given, options), *reader.explain_left_out(options)]
-    return Converted(options, overrides, compose(overrides), left_out, list(reader.explain_defaults(given, options)))
+    kind_of = getattr(reader, "kind_of", lambda key, _: "carried" if key in options else "no effect")
+    kinds = {key: kind_of(key, given) for key in dict(dotted({**given.options, **given.open}))}
+    unknown = [f"{key}{near_matches(key, options)}" for key, kind in kinds.items() if kind == "unknown"]
+    has_none = f"{', '.join(unknown)}: {TITLES[name]} has no such key" if unknown else ""
+    defaults = list(reader.explain_defaults(given, options))
+    return Converted(options, overrides, compose(overrides), _count_keys(kinds, given), has_none, left_out, defaults)
+
+
+def find_rate(name: str, given: Given) -> tuple[str, float] | None:
+    """Return key and value of the learning rate in a file that is read by a table of keys; None if it has none."""
+    run = flat.load_reader(name).run if name in flat.FLAT else {}
+    rates = [(key, given.options.get(key)) for key, (ours, _) in run.items() if ours == "learning_rate"]
+    return next(((key, float(rate)) for key, rate in rates if isinstance(rate, int | float)), None)
+
+
+def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
+    """Say how many keys a file has, what became of them, and what would say the values that it leaves open."""
+    counts = Counter(kinds.values())
+    words = ", ".join(f"{counts[kind]} {kind}" for kind in ("carried", "not carried", "no effect", "unknown"))
+    better = f": {given.whole} says them all" if given.whole else ""
+    still_open = f"; {len(given.open)} of them have no value in the file{better}" if given.open else ""
+    return f"keys of the file: {len(kinds)} ({words}{still_open})"
 
 
 def _override(value: Any) -> str:
@@ -92,7 +160,7 @@ def _override(value: Any) -> str:
 
 def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
     """Write our settings as that framework's options. Raises RequestError with reasons if it cannot do such a run."""
-    reader, wanted = READERS[name], _function(settings)
+    reader, wanted = WRITERS[name], _function(settings)
     reasons: list[str] = []
     for options in reader.propose_options(settings):
         try:

@@ -261,7 +261,7 @@ def _settings(framework: str, config: LoggedRow) -> dict[str, Any]:
         settings["beta"] = 0.0
     batch, part = (_number(settings.get(name)) for name in (_WHOLE, _PART))
     if batch and settings.pop(_PART, None) and part:
-        settings["num_minibatches"] = batch / part
+        settings["num_minibatches"] = math.ceil(batch / part)
     if framework == "trl":
         settings.pop(_WHOLE, None)
     return settings

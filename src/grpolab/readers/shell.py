@@ -1,204 +1,338 @@
 """Read the commands of a bash script as words, as if the environment set no variable. Nothing is run.
 
-A script is read once, from top to bottom: assignments, arrays, `${X:-default}` and `$((..))` of numbers are followed.
-Other expansions (`$(..)`, `"$@"`, an unset variable) stay as written, and make their word open, which means unknown. No
-condition is decided: a variable that a branch, loop, function or command after `&&` may set is open from there on.
+A script is read from top to bottom: assignments, arrays, `${X:-default}`, `$((..))` of numbers and `$(echo ..)` are
+followed. Other expansions (`$(..)`, `"$@"`, an unset variable) stay as written, and make their word open, which means
+unknown. A condition that the text decides is decided, and a probe for special hardware fails (conditions.py); behind
+any other branch, loop, function or command after `&&`, a variable that it may set is open. What the branches of special
+hardware give, and those that a default of the caller's decides, is found by reading the script again.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
+from grpolab.readers import conditions, shell_words
+from grpolab.readers.conditions import Answer, Expand, both, either, negate
+from grpolab.readers.given import shorten
 from grpolab.readers.pairs import Open
 from grpolab.readers.python import calculate
+from grpolab.readers.shell_words import BRANCHES, ENDS, KEYWORDS, MARKS, START, ScriptError, find_end, mark, merge
 
+T = TypeVar("T")
 MOST_SPENT = 1 << 22  # steps: characters that are expanded, and blocks that are looked through
-LONGEST_OPEN = 2000  # characters of an open part
-START, END = "\ue000", "\ue001"  # around the open parts of a value
-MARKS = re.compile(f"[{START}{END}]")
-FIELD = re.compile(f"(?:{START}[^{END}]*{END}|\\S)+")
-CLOSE = {"$((": "))", "((": "))", "${": "}", "$(": ")", "<(": ")", ">(": ")", "(": ")", "$'": "'"}
-OPENER = re.compile(r"\$?\(\(|\$\{|[$<>]?\(|\$?'|[`\"]")
-QUOTED_OPENER = re.compile(r"\$\(\(|\$[({]|`")
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
 COUNTED = re.compile(r"\b[A-Za-z_]\w*+(?=\s*+(?:\+\+|--|\W?=(?!=)))|(?<=\+\+|--)[A-Za-z_]\w*")  # set in `((..))`
-BLANKS = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
-OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&?|&|\(\s*\)|[;()\n]")
-REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()[ \t]*")
-WORD_END = re.compile(r"[ \t\r\n;&|()]|[<>](?!\()")
-NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[@*#?$!\d-])")
-PARAMETER = re.compile(r"(\w+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)  # within `${..}`
+PARAMETER = re.compile(r"(\w+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=+?])(.*))?", re.DOTALL)  # within `${..}`
+CASED = re.compile(r"\$\{([A-Za-z_]\w*)(,,|\^\^)\}")
 IDLE = re.compile(r"\$#|\bgetopts\b|^\w+ in \"?\$[@*]\"?$")  # a loop over the script's arguments; there are none
-BEGINS = {"if", "while", "until", "for", "select", "case", "{", "("}
-BRANCHES = {"elif", "else", ";;", ";&", ";;&"}
-ENDS = {"fi", "done", "esac", "}", ")"}
-KEYWORDS = BEGINS | BRANCHES | ENDS | {"then", "do", "!", "time", "function"}
+PIPES = ("|", "|&")
+LOOPS = {"while", "until", "for", "select"}
 DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
 SETS = {"let", "read", "unset", "mapfile", "readarray", "printf", "getopts"}  # these set variables by name
 OF_THE_MACHINE = {"HOME", "USER", "PWD", "HOSTNAME", "PATH", "RANDOM", "SECONDS", "UID", "BASH_SOURCE"}
 
 
-class ScriptError(ValueError):
-    """A script that cannot be read to its end; the text says why."""
+def find_training_command(
+    text: str, is_training: Callable[[list[str]], bool], is_told: Callable[[str], bool] = lambda key: True
+) -> tuple[list[str], list[str]] | None:
+    """Return the words of the first command that is a training, and sentences.
 
+    They say what was not read, and each key for which `is_told` that has another value in a branch that was not taken.
+    """
+    text, notes = MARKS.sub("?", text).replace("\r\n", "\n"), list[str]()
 
-def find_training_command(text: str, is_training: Callable[[list[str]], bool]) -> tuple[list[str], list[str]] | None:
-    """Return the words of the first command that is a training, and a sentence for each thing that was not read."""
-    trainings, notes = list[list[str]](), list[str]()
-    try:
-        for fields in _Script().read(MARKS.sub("?", text).replace("\r\n", "\n")):
-            words = [Open(MARKS.sub("", field)) if START in field else field for field in fields]
-            if words[0] not in ("echo", "printf", "cat", "grep") and is_training(words) and words not in trainings:
-                trainings.append(words)
-    except (ScriptError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ScriptError) else "it nests deeply"
-        notes = [f"not all of the script is read: {reason}"]
+    def read(script: _Script) -> list[list[str]]:
+        trainings = list[list[str]]()
+        try:
+            for fields in script.read(text):
+                words = [Open(MARKS.sub("", field)) if START in field else field for field in fields]
+                if words[0] not in ("echo", "printf", "cat", "grep") and is_training(words) and words not in trainings:
+                    trainings.append(words)
+        except (ScriptError, RecursionError) as error:
+            reason = str(error) if isinstance(error, ScriptError) else "it nests deeply"
+            notes.append(f"not all of the script is read: {reason}")
+        return trainings
+
+    plain = _Script()
+    trainings = read(plain)
+    others = [_Script(is_special=True, spent=plain.spent)] if plain.probes else []
+    others += [_Script(is_caller_known=False, spent=plain.spent)] if plain.callers else []
+    found = [read(script) for script in others]
+    if not trainings:
+        trainings = next(filter(None, reversed(found)), [])
+        notes.append("as the script stands it starts no training; one that it may start is read")
+    if not trainings:
+        return None
     if len(trainings) > 1:
         notes.append(f"the script starts {len(trainings)} trainings, the first is read")
-    return (trainings[0], notes) if trainings else None
+    ours, told = _pair(trainings[0]), dict[str, str]()
+    for script, ways in zip(others, found, strict=True):
+        given = "" if script.is_special else f" by the defaults of {', '.join(sorted(plain.callers))}"
+        where = f"the branch for {', '.join(plain.probes)}" if script.is_special else "other branches"
+        pairs = [_pair(way) for way in (ways if len(trainings) == 1 else ways[:1])]
+        for key in filter(is_told, dict.fromkeys([*ours, *itertools.chain(*pairs)])):
+            value = shorten(ours.get(key, "not set"))
+            texts = dict.fromkeys(text for pair in pairs for text in pair.get(key, "not set").split(" or "))
+            known = {*ours.get(key, "not set").split(" or "), "nothing"}
+            if says := " or ".join(shorten(text) for text in texts if text not in known and text[:1] != "$"):
+                told.setdefault(key, f"{key} is {value}{given}; in {where} it is {says}")
+    return trainings[0], [*dict.fromkeys(notes), *told.values()]
 
 
-# Commands and words as they are written.
+def _pair(words: Sequence[str]) -> dict[str, str]:
+    """Return the values of `key=value` and `--key value`."""
+    pairs = dict[str, str]()
+    for word, behind in itertools.pairwise([*words, ""]):
+        is_of_several = isinstance(word, Open) and " " in word.partition("=")[0]
+        for part in word.split() if is_of_several else [word]:
+            key, sign, value = part.partition("=")
+            name = key.lstrip("+-~").replace("-", "_")
+            if sign or key.startswith("--"):
+                before = f"{pairs[name]} or " if is_of_several and name in pairs else ""
+                pairs[name] = before + (value if sign else behind)
+    return pairs
 
 
-def find_end(text: str, at: int, is_quoted: bool = False) -> int:
-    """Return the index after the character, quotation or expansion at `at`. Raises ScriptError if it does not end."""
-    if text[at] == "\\":
-        return min(at + 2, len(text))
-    if name := NAME.match(text, at):
-        return name.end()
-    if (opener := (QUOTED_OPENER if is_quoted else OPENER).match(text, at)) is None:
-        return at + 1
-    close = CLOSE.get(opener[0], opener[0])
-    at = opener.end()
-    while not text.startswith(close, at):
-        if at >= len(text):
-            raise ScriptError(f"a quotation or bracket is not closed: {close} is missing")
-        if close == "'":
-            at = text.find("'", at) % (len(text) + 1)
-        elif text[at] == "#" and close == ")" and text[at - 1] in " \t\n(":
-            at = text.find("\n", at) % (len(text) + 1)
-        else:
-            at = find_end(text, at, close == '"')
-    return at + len(close)
+@dataclass
+class _Block:
+    """A compound command around the one in hand."""
 
-
-def find_word_end(text: str, at: int) -> int:
-    """Return the index after a word, which may include an array's list."""
-    start = at
-    while at < len(text):
-        is_list = text[at] == "(" and ASSIGNMENT.fullmatch(text, start, at)
-        if WORD_END.match(text, at) and not is_list:
-            break
-        at = find_end(text, at)
-    return at
-
-
-def split_commands(text: str) -> Iterator[tuple[list[str], str]]:
-    """Yield each command's words and the operator after it, without comments, redirections and here-documents."""
-    text, at, words, documents = f"{text}\n", 0, list[str](), list[str]()
-    while at < len(text):
-        if match := BLANKS.match(text, at):
-            at = match.end()
-        elif match := REDIRECTION.match(text, at):
-            at = find_word_end(text, match.end())
-            if match[0].strip().endswith(("<<", "<<-")):
-                documents.append(text[match.end() : at].strip("'\"\\"))
-        elif (match := OPERATOR.match(text, at)) and not text.startswith("((", at):
-            if match[0] != "\n" or words:  # a line may end behind `&&`
-                yield words, match[0]
-            words, at = [], match.end()
-            while match[0] == "\n" and documents:
-                document = re.compile(rf"^[ \t]*{re.escape(documents.pop(0))}$", re.MULTILINE).search(text, at)
-                at = document.end() if document else len(text)
-        else:
-            end = find_end(text, at) if text[at] == "(" else find_word_end(text, at)
-            words.append(text[at:end])
-            at = end
+    kind: str  # the keyword that begins it, or "function"
+    around: tuple[Answer, str, Answer, bool]  # the pipeline that it is in
+    live: Answer  # whether the branch in hand is run
+    chosen: Answer = False  # whether one of the branches before has been
+    before: dict[str, list[str]] = field(default_factory=dict)  # what the variables that are set in it were
+    subject: str | None = None  # of `case`: the word that patterns are compared with
+    patterns: list[str] | None = None  # of `case`: those of the next branch, while they are read
 
 
 class _Script:
     """The variables of a script at the point up to which it has been read."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_special: bool = False, is_caller_known: bool = True, spent: int = 0) -> None:
+        self.is_special, self.is_caller_known = is_special, is_caller_known  # how probes and callers' defaults decide
+        self.probes = dict[str, None]()  # special hardware that was asked for
+        self.callers = set[str]()  # variables of the caller whose absence decided a branch
         self.variables: dict[str, list[str]] = {}  # the elements of each; a scalar has one
-        # Compound commands around the one in hand: kind, and what the variables that are set in it were before it.
-        self.blocks: list[tuple[str, dict[str, list[str]]]] = []
+        self.sources: dict[str, set[str]] = {}  # variable -> those of the caller whose defaults it was set by
+        self.seen = set[str]()  # variables of the caller that the words in hand were expanded with
+        self.blocks: list[_Block] = []
         self.is_set = False  # `set -- ..` gave $1 a value
-        self.spent = 0
+        self.is_testing = False  # an unset variable is empty in a condition
+        self.is_sourced = False  # except if another file may have set it
+        self.status: Answer = True
+        self.answer: Answer = None  # the status of the last simple command
+        # The pipeline in hand: whether it is run, the operator before it, the status there, and whether `!` negates it.
+        self.pipeline: tuple[Answer, str, Answer, bool] = (True, ";", True, False)
+        self.spent = spent
 
     def read(self, text: str) -> Iterator[list[str]]:
         """Yield the words of each command that is no assignment. Raises ScriptError if the script cannot be read on."""
         joint = ";"
-        for words, operator in split_commands(text):
+        for words, operator in shell_words.split_commands(text):
             self.spend(len(self.blocks))
-            if operator == ")" and self.blocks and self.blocks[-1][0] == "case":  # a pattern
+            if self.is_in_patterns() and words[:1] != ["esac"]:
+                self.read_patterns(words, operator)
+                joint = ";"
                 continue
+            is_begun = False  # the pipeline, by `!`
             while words and words[0] in KEYWORDS:
                 keyword, *words = words
-                self.read_keyword(keyword, words)
+                if keyword in shell_words.BEGINS or keyword == "!":
+                    is_begun = is_begun or self.begin_pipeline(joint, keyword == "!")
+                if keyword != "!":
+                    if keyword != "function":
+                        self.read_keyword("function" if keyword == "{" and joint == "()" else keyword, words, operator)
+                    joint, is_begun = ")" if keyword in ENDS else "()" if keyword == "function" else ";", False
                 words = [] if keyword in ("for", "select", "case") else words[keyword == "function" :]
-            if is_chained := joint in ("&&", "||", "|") or operator in ("|", "&"):  # it may be run or not, or apart
-                self.read_keyword("(", [])
-            yield from filter(None, [self.read_command(words)])
-            if is_chained:
-                self.read_keyword(")", [])
-            elif words[:1] == ["exit"] and not self.blocks:
-                break
-            self.read_keyword(operator, [])
-            joint = operator
+            if self.is_in_patterns():
+                self.read_patterns([], operator)
+                continue
+            if (words or operator == "(") and not is_begun:
+                self.begin_pipeline(joint)
+            if words:
+                yield from self.read_simple(words, joint in PIPES or operator in (*PIPES, "&"))
+                if operator not in PIPES:
+                    self.end_pipeline(self.answer)
+                if words[0] == "exit" and not self.blocks and joint not in ("&&", "||"):
+                    break
+            self.read_keyword("function" if operator == "(" and joint == "()" else operator, [], "")
+            joint = operator if operator != "(" else ";"
 
-    def read_keyword(self, keyword: str, behind: Sequence[str]) -> None:
-        """Begin a compound command, or end a branch of one: what was set in it is open from there on."""
-        if keyword in BEGINS:
-            is_idle = keyword in ("while", "until", "for") and IDLE.search(" ".join(behind)) and not self.is_called()
-            self.blocks.append(("idle" if is_idle else keyword, {}))
-            if keyword in ("for", "select") and behind:
-                self.leave_open(COUNTED.findall(behind[0]) or behind[:1], " or ".join(behind[2:]))
-        elif keyword in BRANCHES | ENDS and self.blocks:
-            kind, before = self.blocks.pop()
-            self.spend(len(before))
-            for name, elements in before.items():
-                behind_it, self.variables[name] = self.variables[name], elements
-                self.set(name, merge(elements, behind_it))
-                before[name] = self.variables[name]
-            self.blocks += [] if keyword in ENDS else [(kind, before)]
+    def read_simple(self, words: list[str], is_apart: bool) -> Iterator[list[str]]:
+        """Read a command; what it sets is gone behind it if it is run apart, and open if it is only perhaps run."""
+        is_run = self.pipeline[0]
+        self.blocks.append(_Block("(" if is_apart else "{", self.pipeline, None if is_apart and is_run else is_run))
+        fields = self.read_command(words)
+        self.answer = self.decide(words, fields) if self.is_live() is not False else None
+        yield from filter(None, [fields])
+        self.end_branch(self.blocks.pop())
+
+    def begin_pipeline(self, joint: str, is_negated: bool = False) -> bool:
+        if joint in PIPES:
+            self.pipeline = (*self.pipeline[:3], self.pipeline[3] or is_negated)
+        else:
+            is_run = {"&&": self.status, "||": negate(self.status)}.get(joint, True)
+            self.pipeline = (is_run, joint, self.status, is_negated)
+        return True
+
+    def end_pipeline(self, answer: Answer) -> None:
+        is_run, joint, before, is_negated = self.pipeline
+        answer = negate(answer) if is_negated else answer
+        if is_run is None:
+            answer = both(None, answer) if joint == "&&" else either(None, answer)
+        self.status = before if is_run is False else answer
+
+    def is_in_patterns(self) -> bool:
+        return bool(self.blocks and self.blocks[-1].patterns is not None)
+
+    def read_patterns(self, words: list[str], operator: str) -> None:
+        """Gather the patterns of a branch of `case`, and begin the branch at its `)`."""
+        block = self.blocks[-1]
+        block.patterns = [*(block.patterns or []), *words]
+        if operator == ")":
+            self.begin_branch(self.ask(lambda expand: conditions.matches(block.subject, block.patterns or [], expand)))
+            block.patterns = None
+
+    def begin_branch(self, answer: Answer) -> None:
+        block = self.blocks[-1]
+        block.live = both(both(block.around[0], negate(block.chosen)), answer)
+        block.chosen = either(block.chosen, answer)
+
+    def read_keyword(self, keyword: str, behind: Sequence[str], operator: str) -> None:
+        """Begin a compound command, or end a branch of one: what was perhaps set in it is open from there on."""
+        block = self.blocks[-1] if self.blocks else None
+        if keyword in shell_words.BEGINS or keyword == "function":
+            self.begin_block(keyword, behind)
+        elif block and keyword in BRANCHES | ENDS | {"then"}:
+            self.end_branch(block, is_apart=keyword in ENDS and operator in (*PIPES, "&"))
+            if keyword == "then":
+                self.begin_branch(self.status)
+            elif keyword == "else":
+                self.begin_branch(True)
+            elif keyword in BRANCHES:
+                block.live = both(block.around[0], negate(block.chosen))
+                if keyword != "elif":
+                    block.patterns, block.subject = [], block.subject if keyword == ";;" else None
+            else:
+                self.blocks.pop()
+                self.pipeline = block.around
+                self.end_pipeline(self.status if block.kind in "{(" else None)
+
+    def begin_block(self, keyword: str, behind: Sequence[str]) -> None:
+        is_idle = keyword in LOOPS and IDLE.search(" ".join(behind)) and not self.is_called()
+        is_once = keyword in ("if", "case", "{", "(")
+        block = _Block(keyword, self.pipeline, self.pipeline[0] if is_once else False if is_idle else None)
+        if keyword == "case" and len(behind) > 1:
+            block.patterns = list(behind[2:])
+            block.subject = self.ask(lambda expand: expand(behind[0]))
+        self.blocks.append(block)
+        if keyword in ("for", "select") and behind and not is_idle:
+            self.leave_open(COUNTED.findall(behind[0]) or behind[:1], " or ".join(behind[2:]))
+
+    def end_branch(self, block: _Block, is_apart: bool = False) -> None:
+        """Undo what was set in a branch, leave it open or keep it: if it was run apart, perhaps, or for sure."""
+        self.spend(len(block.before))
+        outer = next((other for other in reversed(self.blocks) if other is not block), None)
+        for name, elements in block.before.items():
+            behind_it = self.variables[name]
+            if is_apart or block.kind == "(":
+                self.variables[name] = elements
+                if not elements:
+                    del self.variables[name]
+            elif block.live is None:
+                self.variables[name] = block.before[name] = merge(elements, behind_it)
+            if outer is not None and self.variables.get(name, elements) is not elements:
+                outer.before.setdefault(name, elements)
+        if block.live:
+            block.before = {}
+
+    def is_live(self) -> Answer:
+        """Return whether the command in hand is run."""
+        lives = {block.live for block in self.blocks}
+        return False if False in lives else None if None in lives else True
+
+    def ask(self, question: Callable[[Expand], T | None]) -> T | None:
+        """Return a question's answer; None in a loop, or if a default of the caller decides it and is not to."""
+
+        def expand(word: str) -> str | None:
+            value = self.expand_text(word)
+            return None if START in value else value
+
+        if self.is_live() is False or any(block.kind in LOOPS for block in self.blocks):
+            return None
+        self.seen, self.is_testing = set(), not self.is_sourced
+        answer = question(expand)
+        self.is_testing = False
+        if answer is None or not self.seen:
+            return answer
+        self.callers |= self.seen
+        return answer if self.is_caller_known else None
+
+    def decide(self, words: list[str], fields: list[str]) -> Answer:
+        """Return whether a simple command succeeds."""
+        name = words[0]
+        if not fields:
+            return None if "$(" in " ".join(words) or "`" in " ".join(words) else True
+        if probe := conditions.find_probe(fields):
+            self.probes[probe] = None
+            return self.is_special
+        if name.startswith("(("):
+            return self.ask(lambda _: conditions.decide_number(self.expand_numbers(name[2:-2])))
+        if name in ("[", "[[", "test"):
+            inner = words[1:] if name == "test" else words[1:-1]
+            return self.ask(lambda expand: conditions.decide_test(inner, expand, name == "[["))
+        self.is_sourced |= name in ("source", ".", "eval")
+        return {"true": True, ":": True, "echo": True, "printf": True, "set": True, "false": False}.get(name)
 
     def is_called(self) -> bool:
         """Return True if $1 may have a value, as in a function; the script itself has no arguments."""
-        return self.is_set or any(kind == "{" for kind, _ in self.blocks)
+        return self.is_set or any(block.kind == "function" for block in self.blocks)
 
     def find(self, name: str) -> list[str] | None:
         """Return a variable's elements, None if unset; inside a function, only what the function sets is known."""
         self.spend(len(self.blocks))
-        inside = [*itertools.dropwhile(lambda block: block[0] != "{", self.blocks)]
-        is_open = inside and not any(name in before for _, before in inside)
+        inside = [*itertools.dropwhile(lambda block: block.kind != "function", self.blocks)]
+        is_open = inside and not any(name in block.before for block in inside)
         return [mark(f"${name}")] if is_open else self.variables.get(name)
 
     def read_command(self, words: list[str]) -> list[str]:
         """Read assignments; return the expanded words of any other command."""
-        if not words or any(kind == "idle" for kind, _ in self.blocks):
+        if not words or self.is_live() is False:
             return []
-        first = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
+        first = next((at for at, word in enumerate(words) if not shell_words.ASSIGNMENT.match(word)), len(words))
         if first == len(words) or words[first] in DECLARATIONS:
-            for match in [match for word in words if (match := ASSIGNMENT.match(word))]:
+            for match in [match for word in words if (match := shell_words.ASSIGNMENT.match(word))]:
                 self.assign(match.string[match.end() :], *match.groups())
             return []
+        if words[0] == "[[":
+            return [word.strip("\"'") for word in words]
         if words[0].startswith("((") or words[0] in SETS:
             self.leave_open(COUNTED.findall(" ".join(words)) or words[1:], words[0])
         fields = [each for word in words[first:] for each in self.expand(word)]
         self.is_set |= fields[:1] == ["set"] and "--" in fields
-        return fields[1:] if fields[:1] == ["eval"] else fields
+        is_text = fields[:1] == ["eval"] or (fields[:1] in (["bash"], ["sh"]) and fields[1:2] in (["-c"], ["-lc"]))
+        return self.split_again(" ".join(fields[1 if fields[0] == "eval" else 2 :])) if is_text else fields
+
+    def split_again(self, text: str) -> list[str]:
+        """Return the words of the first command of a text that has been expanded."""
+        if START in text:
+            return shell_words.FIELD.findall(text)
+        words: list[str] = next(shell_words.split_commands(text), ([], ""))[0]
+        return [each for word in words for each in self.expand(word)]
 
     def assign(self, right: str, name: str, index: str | None, plus: str) -> None:
         """Carry out `NAME=..`, `NAME+=..` or `NAME=(..)`. After `NAME[i]=..` the value of the whole array is open."""
         if index:
             self.leave_open([name], f"{name}{index}={right}")
             return
+        self.seen = set()
         if is_list := right.startswith("("):
-            parts = [part for words, _ in split_commands(right[1:-1]) for part in words]
+            parts = [part for words, _ in shell_words.split_commands(right[1:-1]) for part in words]
             elements = [each for part in parts for each in self.expand(part)]
         else:
             elements = [self.expand_text(right)]
@@ -207,14 +341,15 @@ class _Script:
             self.set(name, [*before, *elements] if plus else elements)
         else:  # a word replaces element 0 of an array, or is appended to it
             self.set(name, ["".join([*(before[:1] if plus else []), *elements]), *before[1:]])
+        self.sources[name] = self.seen | (self.sources.get(name, set()) if plus else set())
 
     def leave_open(self, names: Iterable[str], source: str) -> None:
         for name in names:
             self.set(name, [mark(source or f"${name}")])
 
     def set(self, name: str, elements: list[str]) -> None:
-        for _, before in self.blocks[-1:]:
-            before.setdefault(name, self.find(name) or [])
+        for block in self.blocks[-1:]:
+            block.before.setdefault(name, self.find(name) or [])
         self.variables[name] = elements
 
     # Values.
@@ -239,7 +374,7 @@ class _Script:
             if piece[0] in "$`" and len(piece) > 1 and piece[:2] != "$'":
                 parts = self.expand_parameter(piece)
                 if not is_quoted:
-                    parts = [each for part in parts for each in FIELD.findall(part)]
+                    parts = [each for part in parts for each in shell_words.FIELD.findall(part)]
                 elif piece.endswith("[*]}"):
                     parts = [" ".join(parts)]
             elif piece[0] == "\\":
@@ -256,41 +391,59 @@ class _Script:
         return [field for field in fields if field]
 
     def expand_parameter(self, source: str) -> list[str]:
-        """Return the words to which `$X`, `${X:-..}`, `${X[@]}` or `$((..))` expands; any other expansion is open."""
+        """Return the words to which a parameter, `$((..))` or `$(echo ..)` expands; any other expansion is open."""
         if source.startswith("$(("):
-            named = re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"($\1)", source[3:-2])
-            text = "".join(self.expand(named, is_quoted=True))
+            text = self.expand_numbers(source[3:-2])
             is_rounded = "-" in text and ("/" in text or "%" in text)  # by bash to 0
             number = None if is_rounded else calculate(text.replace("/", "//"))
             return [mark(source) if number is None else str(int(number))]
+        if source[0] == "`" or source.startswith("$("):
+            printed = self.capture(source[1 + (source[0] == "$") : -1]) if "echo" in source else None
+            return [mark(source) if printed is None else printed]
+        if match := CASED.fullmatch(source):
+            (value,) = self.expand_parameter(f"${match[1]}")
+            return [value if START in value else value.lower() if match[2] == ",," else value.upper()]
         if (match := PARAMETER.fullmatch(source.strip("$").removeprefix("{").removesuffix("}"))) is None:
             return [mark(source)]
         name, index, sign, default = match.groups()
         elements, is_argument = self.find(name), name.isdecimal() and self.is_called()
         if name in "@*#?$!-0" or is_argument or (elements is None and name in OF_THE_MACHINE):
             return [mark(source)]
-        if index:
+        self.seen |= self.sources.get(name, set())
+        if elements is None and (self.is_testing or sign):
+            self.seen.add(f"${name}" if name.isdecimal() else name)
+        if index and "+" not in (sign or ""):
             return elements or []
-        value = mark(source) if elements is None else "".join(elements[:1])
-        if sign and (elements is None or (":" in sign and not value)):
+        value = ("" if self.is_testing else mark(source)) if elements is None else "".join(elements[:1])
+        is_empty = elements is None or (":" in (sign or "") and not value)
+        if sign and "+" in sign:
+            return [] if is_empty else self.expand(default)
+        if sign and is_empty and "?" not in sign:
             value = self.expand_text(default)
             if "=" in sign:
                 self.set(name, [value])
         return [value]
 
+    def expand_numbers(self, source: str) -> str:
+        """Return the text of an arithmetic expression with its variables' values in it."""
+        named = re.sub(r"(?<![\w${])([A-Za-z_]\w*)", r"($\1)", source)
+        return "".join(self.expand(named, is_quoted=True))
 
-def mark(source: str) -> str:
-    """Return an open part of a value, by how it is written."""
-    return f"{START}{MARKS.sub('', source)[:LONGEST_OPEN]}{END}"
-
-
-def merge(one: list[str], other: list[str]) -> list[str]:
-    """Return a variable's elements after one of two branches; from the first difference on, they are open."""
-    if one == other:
-        return one
-    is_text = len(one) == len(other) == 1
-    parts = [FIELD.findall(way[0]) for way in (one, other)] if is_text else [one, other]
-    same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False))])
-    texts = " or ".join(" ".join(part[same:]) or "nothing" for part in parts)
-    elements = [*parts[0][:same], mark(" or ".join(dict.fromkeys(MARKS.sub("", texts).split(" or "))))]
-    return [" ".join(elements)] if is_text else elements
+    def capture(self, text: str) -> str | None:
+        """Return what `$(text)` prints if it is made of `echo` and decided conditions only, else None."""
+        self.spend(len(text) + len(self.variables))
+        child, printed = copy.copy(self), list[str]()
+        child.variables, child.blocks = dict(self.variables), [*self.blocks, _Block("(", self.pipeline, True)]
+        try:
+            for fields in child.read(text):
+                if child.answer is None or fields[0] == "printf":
+                    return None
+                if fields[0] == "echo":
+                    if not all(block.live for block in child.blocks[len(self.blocks) :]):
+                        return None
+                    printed.append(" ".join(fields[1 + (fields[1:2] == ["-n"]) :]))
+        except ScriptError:
+            return None
+        finally:
+            self.spent = child.spent
+        return "\n".join(printed)

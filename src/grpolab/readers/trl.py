@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 import difflib
-import functools
-import importlib.util
-import json
 import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from grpolab.errors import RequestError, near_matches
+from grpolab.bounded import parse_value
+from grpolab.errors import RequestError
 from grpolab.framework_names import TRL_NAMES
 from grpolab.frameworks.trl_options import KERNEL_OPTIONS, LOSS, LOSS_TYPES
 from grpolab.frameworks.trl_options import objective as objective
@@ -27,11 +24,6 @@ from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
-# Parts of names that tell of the training: an unknown field with one is worth a sentence of its own.
-LOUD = re.compile(
-    r"loss|clip|(^|_)kl(_|$)|adv|beta|epsilon|entropy|ratio|temperature|(^|_)top_|(^|_)lr(_|$)|learning|optim|warmup|decay"
-    r"|grad_norm|sampl|generations|rollout|mask|filter|steps_per|batch_size|reward_(weight|scal|clip)|scale_|ref_model"
-)
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 LEAST_GROUP = 2
@@ -40,7 +32,7 @@ SCHEDULES = {name: name for name in ("constant", "linear", "cosine")}
 SCHEDULES |= {"constant_with_warmup": "constant", "cosine_with_min_lr": "cosine"}
 _COEF = "entropy_coef_"
 ADAPTIVE = {"target": "entropy_target", "step": f"{_COEF}delta", "least": f"{_COEF}min", "most": f"{_COEF}max"}
-PLAIN_ADAMW = re.compile(r"adamw_(?!.*(bit|anyprecision))")
+PLAIN_ADAMW = re.compile(r"adamw?(_(?!.*(bit|anyprecision))|$)")
 # Defaults that are not worth a sentence: those that do nothing, are resolved from others, or are of the launcher.
 QUIET = {"top_entropy_quantile": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
 NEVER_A_DEFAULT = {"steps_per_generation", "generation_batch_size", "num_processes", "model_name_or_path", "max_steps"}
@@ -64,14 +56,15 @@ def resolve_options(given: Given) -> Options:
     refuse_wrong_counts("TRL", options, COUNTS)
     options["num_generations"] = max(options["num_generations"], LEAST_GROUP)
     told = given.processes or options["num_processes"]
-    options["num_processes"] = told if type(told) is int and told > 0 else None
     micro, whole, steps = _micro_batch(options), options["generation_batch_size"], options["steps_per_generation"]
+    if whole and steps and fields.is_resolved(given.options):  # which holds both, and thereby the processes
+        told, whole = told or whole // (micro * steps), None
+    options["num_processes"] = told if type(told) is int and told > 0 else None
     if whole is not None and steps is not None:
         raise RequestError("TRL: generation_batch_size and steps_per_generation say the same thing: set one")
     if whole is not None:
         refuse_wrong_counts("TRL", options, ["generation_batch_size"])
-        parts = {"per_device_train_batch_size": micro, "num_generations": options["num_generations"]}
-        for name, part in parts.items():
+        for name, part in (("per_device_train_batch_size", micro), ("num_generations", options["num_generations"])):
             if whole % part:
                 raise RequestError(f"TRL: {name}={part} must divide generation_batch_size={whole}")
         steps = max(whole // (micro * (options["num_processes"] or 1)), 1)
@@ -91,11 +84,15 @@ def _version(given: Given) -> str:
 
 def _default(name: str, given: Given) -> Any:
     """Return a field's default by its version, or by the trainer that builds on TRL's."""
-    if name in (own := fields.FORKS.get(given.fork or "", {})):
-        return own[name]
     if given.fork == "ms-swift" and name == "gradient_accumulation_steps":  # until 16 sequences are in a step
         micro = _carried(given).get("per_device_train_batch_size", 1)
         return max(1, math.ceil(16 / (micro * (given.processes or 1))))
+    if name == "learning_rate" and given.fork in ("ms-swift", "megatron-swift") and "use_peft" in given.options:
+        return 1e-4 if given.options["use_peft"] else 1e-5
+    if given.fork == "axolotl" and name == "warmup_ratio" and "warmup_steps" in given.options:
+        return 0.0
+    if name in (own := fields.of_fork(given.fork, "defaults")):
+        return own[name]
     return fields.get_default(name, fields.find_version(_version(given)), CARRIED[name])
 
 
@@ -116,13 +113,14 @@ def _typed(value: Any, default: Any) -> Any:
     """Convert a text to the number or bool that the field's type asks for, as TRL's parser does."""
     if isinstance(value, float) and value.is_integer() and type(default) is int:
         return int(value)
-    if not isinstance(value, str) or isinstance(default, str):
-        return value
-    words = {"true": True, "false": False} if isinstance(default, bool) else {}
+    if not isinstance(value, str) or value in ("None", "null") or (value == "none" and not isinstance(default, str)):
+        return None if isinstance(value, str) else value
+    if isinstance(default, bool | str):
+        return {"true": True, "false": False}.get(value.lower(), value)
     try:
         return int(value) if value.isdecimal() else float(value)
     except ValueError:
-        return words.get(value.lower(), None if value.lower() in ("none", "null") else value)
+        return value
 
 
 def _micro_batch(options: Options) -> int:
@@ -197,12 +195,12 @@ def _floor(options: Options) -> float | None:
     """Return the schedule's last rate as a share of its peak; None if it has no floor, or an impossible one."""
     given, rate = options["lr_scheduler_kwargs"], options["learning_rate"]
     try:
-        given = json.loads(given) if isinstance(given, str) else given  # as a flag has it
+        given = parse_value(given) if isinstance(given, str) else given  # as a flag has it
         if "with_min_lr" not in str(options["lr_scheduler_type"]) or not isinstance(given, dict):
             return None
-        shares = [float(given[name]) for name in ("min_lr_rate",) if given.get(name) is not None]
-        shares += [float(given[name]) / (rate or math.nan) for name in ("min_lr",) if given.get(name) is not None]
-    except (TypeError, ValueError, RecursionError):
+        units = {"min_lr_rate": 1.0, "min_lr": rate or math.nan}
+        shares = [float(given[name]) / unit for name, unit in units.items() if given.get(name) is not None]
+    except (TypeError, ValueError):
         return None
     return shares[0] if len(shares) == 1 and 0 <= shares[0] <= 1 else None
 
@@ -226,40 +224,57 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
             "num_generations=1: TRL refuses a group of one since 0.15, and in 0.14 its standard deviation, and with it"
             f" the loss, is no number; {LEAST_GROUP} stands for it"
         )
-    known = {*CARRIED, *fields.PASSED_OVER, *fields.SINCE, *fields.UNTIL}
-    known |= _training_arguments() if {*given.options, *given.open} - known else set()
-    others = [name for name in {**given.options, **given.open} if name not in known]
-    loud = [name for name in others if LOUD.search(name) or difflib.get_close_matches(name, CARRIED, cutoff=0.85)]
-    for name in loud:
+    for name, value in given.options.items():
+        if lost := fields.find_change(name, value, given.fork):
+            yield f"{name}={shorten(value)}: {lost}"
+    known = fields.list_known(given.fork)
+    others = [name for name in {**given.options, **given.open} if kind_of(name, given) == "unknown"]
+    close = {name: near for name in others if (near := difflib.get_close_matches(name, known, n=2, cutoff=0.8))}
+    for name, near in close.items():
         text = shorten(given.open.get(name) or given.options.get(name))
-        yield f"{name}={text}: no version's GRPOConfig has it{near_matches(name, known)}; its effect is lost"
-    if quiet := [name for name in others if name not in loud]:
-        yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
-    version = fields.find_version(options["version"])
-    for name in {} if given.fork else given.options:
-        if name in CARRIED and (why := fields.explain_missing(name, version)):
-            yield f"{name}={given.options[name]} is carried, but {why}, and not in {fields.VERSIONS[version]}"
+        yield f"{name}={text}: no version's GRPOConfig has it (did you mean {' or '.join(near)}?); its effect is lost"
+    if quiet := [name for name in others if name not in close]:
+        yield f"{', '.join(quiet)}: no fields of a GRPOConfig; what they do is lost"
 
 
-@functools.cache
-def _training_arguments() -> set[str]:
-    """Return the fields of transformers' TrainingArguments, from its text: importing it would import torch."""
-    package = importlib.util.find_spec("transformers")
-    folders = package.submodule_search_locations if package and package.submodule_search_locations else []
-    texts = [(Path(folder) / "training_args.py").read_text("utf-8") for folder in folders]
-    return {field for text in texts for field in re.findall(r"^    (\w+): ", text, re.MULTILINE)}
+def kind_of(name: str, given: Given) -> str:
+    """Return what becomes of a key of the file: "carried", "not carried", "no effect" or "unknown".
+
+    In a config that the run wrote itself, what is no field is of the model's config: it has no effect.
+    """
+    name = name.partition(".")[0]  # of lr_scheduler_kwargs.min_lr
+    if name not in fields.list_known(given.fork):
+        return "no effect" if fields.is_resolved(given.options) else "unknown"
+    value = given.options.get(name)
+    if name not in CARRIED:
+        return "not carried" if fields.find_change(name, value, given.fork) else "no effect"
+    if name in given.open or name in _fork_choices(given):
+        return "not carried"
+    if name == "num_train_epochs":
+        return "no effect" if _carried(given).get("max_steps", -1) > 0 else "not carried"
+    if name in fields.NOT_CARRIED:
+        return "not carried" if _is_lost(name, _carried(given).get(name)) else "no effect"
+    return "carried"
+
+
+def _is_lost(name: str, value: Any) -> bool:
+    """Return True if a field of NOT_CARRIED has a value that does something."""
+    return value not in (CARRIED[name], None) and not (name == "optim" and PLAIN_ADAMW.match(str(value)))
 
 
 def explain_defaults(given: Given, options: Options) -> Iterator[str]:
     """Yield sentences about the defaults: their version, those that a user may change, those that were taken."""
     first, last, why = fields.find_fitting(given.options, given.fork)
-    version, own = options["version"], fields.FORKS.get(given.fork or "", {})
+    version, own = options["version"], fields.of_fork(given.fork, "defaults")
     fits = f"{fields.VERSIONS[first]} to {fields.VERSIONS[last]}"
     if given.version:
-        first = last = fields.find_version(version)
-        yield f"those of TRL {version}, as it was told"
+        told = fields.find_version(version)
+        yield f"those of TRL {version}, as it was told" + (
+            f"; {fits} fit the file" if not first <= told <= last else ""
+        )
+        first = last = told
     elif first > last:
-        yield f"those of TRL {version}, though no version has all of {', '.join(why)}"
+        yield f"those of TRL {version}, though no version fits {', '.join(why)}"
     elif last < len(fields.VERSIONS) - 1:
         yield f"those of TRL {version}, the newest that fits {', '.join(why)} ({fits} do); --version says another"
     else:
@@ -302,7 +317,7 @@ def explain_left_out(options: Options) -> Iterator[str]:
         why = "TRL refuses it with this batch" if options["num_processes"] else "it is not in the file"
         yield f"{told}: {why}; prompts_per_step is that of {count}, the least that fits: --processes says another"
     for name, says in fields.NOT_CARRIED.items():
-        if options[name] not in (CARRIED[name], None) and not (name == "optim" and PLAIN_ADAMW.match(options[name])):
+        if _is_lost(name, options[name]):
             yield f"{name}={options[name]}: {says}"
     if options["version"] in ("0.14", "0.15") and options["temperature"] != 1:
         yield f"temperature={options['temperature']:g}: TRL {options['version']} trains on log-probs without it"

@@ -1,142 +1,64 @@
-"""TRL's `GRPOConfig` from 0.14, its first, to 1.16: its fields, with the defaults of each version.
+"""TRL's `GRPOConfig` from 0.14, its first, to 1.16, and trainers that build on it: `trl.yaml`, by version.
 
-Taken from the class of every minor release (trl/trainer/grpo_config.py). A config's version shows in fields that only
-some versions have. If several fit, the newest counts, and the user is told what the others would make of the file.
+A config's version shows in fields that only some versions have. If several fit, the newest counts, and the user is told
+what the others would make of the file.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from grpolab.bounded import read_mapping
 from grpolab.errors import RequestError
 from grpolab.frameworks.trl_options import LOSS, LOSS_TYPES
 
-# fmt: off
-CARRIED: dict[str, Any] = LOSS | {
-    "num_generations": 8, "max_completion_length": 512, "temperature": 1.0,
-    "learning_rate": 1e-6, "warmup_steps": 0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8,
-    "weight_decay": 0.0, "seed": 42, "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "bf16": True, "fp16": False,
-    "optim": "adamw_torch_fused", "max_steps": -1, "num_train_epochs": 3.0,
-    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "steps_per_generation": None,
-    "generation_batch_size": None, "num_iterations": 1,
-    "scale_rewards": "group", "multi_objective_aggregation": "sum_then_normalize", "reward_weights": None,
-    "mask_truncated_completions": False, "sync_ref_model": False,
-    "use_adaptive_entropy": False, "entropy_coef_min": 0.0, "entropy_coef_max": 1.0, "entropy_coef_delta": 0.005,
-    "entropy_target": 0.2,
-    "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0,
-    "router_aux_loss_coef": None, "disable_dropout": False, "vllm_importance_sampling_cap": None,
-    "max_prompt_length": None, "warmup_ratio": 0.0, "lr_scheduler_kwargs": None,
-    "num_processes": None,  # of the launcher, not of a GRPOConfig
-    # of trl's ModelConfig, which stands in the same file for `trl grpo --config`
-    "model_name_or_path": None, "use_peft": False,
-}
-# Fields of every version, of ScriptArguments and of ModelConfig that change no result: where and how, data and logging.
-PASSED_OVER = {
-    "model_init_kwargs", "trust_remote_code", "vllm_gpu_memory_utilization", "ref_model_mixup_alpha",
-    "ref_model_sync_steps", "model_revision", "attn_implementation", "lora_r", "lora_alpha", "lora_dropout",
-    "lora_target_modules", "lora_modules_to_save", "lora_task_type", "use_rslora", "load_in_8bit", "load_in_4bit",
-    "bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage", "dataset_name", "dataset_config",
-    "dataset_train_split", "dataset_test_split", "dataset_streaming", "ignore_bias_buffers",
-    "reward_model_name_or_path", "reward_funcs", "datasets",
-}
-# fmt: on
+TABLE = read_mapping(str(Path(__file__).with_name("trl.yaml")))
+CARRIED: dict[str, Any] = LOSS | TABLE["carried"]  # with the newest defaults
+NOT_CARRIED: dict[str, str] = TABLE["lost"]
+DEFAULTS: dict[str, dict[str, Any]] = TABLE["defaults"]
+SINCE = {name: version for version, names in TABLE["added"].items() for name in names.split()}
+UNTIL = {name: version for version, names in TABLE["last"].items() for name in names.split()}
+VERSIONS = (*(f"0.{minor}" for minor in range(14, 30)), *(f"1.{minor}" for minor in range(17)))
 CHOICES: dict[str, Collection[Any]] = {
     "loss_type": LOSS_TYPES,
     "importance_sampling_level": ("token", "sequence"),
     "scale_rewards": (True, False, "group", "batch", "none"),
 }
-# Fields that are read and do nothing here -> why; only a value other than the default is told.
-NOT_CARRIED = {
-    "use_vllm": "there is no vLLM here; the weight for its log-probs is kept",
-    "mask_truncated_completions": "truncated completions count here",
-    "reward_weights": "give reward.weights, by the names of the reward's parts",
-    "sync_ref_model": "the reference of the KL is the warm start, always",
-    **dict.fromkeys(("top_p", "top_k", "min_p"), "sampling is never truncated here"),
-    "repetition_penalty": "sampling is never penalised here",
-    "router_aux_loss_coef": "there is no auxiliary loss of experts here",
-    "use_peft": "all weights are trained here",
-    "fp16": "half precision here is bfloat16",
-    "optim": "the optimiser is AdamW here",
-    "max_prompt_length": "prompts are never cut here",
-}
-
-VERSIONS = (*(f"0.{minor}" for minor in range(14, 30)), *(f"1.{minor}" for minor in range(17)))
-
-# Key -> the version since which it is what stands there if nothing else is given. Where no version has a field yet,
-# what the trainer did: 0.14 and 0.15 average over sequences, 0.16 over the tokens of a micro-batch.
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "loss_type": {"0.14": "grpo", "0.16": "bnpo", "0.22": "dapo"},
-    "beta": {"0.14": 0.04, "0.19": 0.0},
-    "use_bias_correction_kl": {"0.14": False, "1.10": True},
-    "temperature": {"0.14": 0.9, "0.18": 1.0},
-    "top_k": {"0.14": 50, "0.18": 0},  # until 0.15 that of transformers' generation
-    "max_completion_length": {"0.14": 256, "1.10": 512},
-    "per_device_train_batch_size": {"0.14": 1, "0.15": 8},
-    "gradient_accumulation_steps": {"0.14": 8, "0.15": 1},
-    "bf16": {"0.14": False, "0.19": True},
-    "vllm_importance_sampling_correction": {"0.14": False, "0.23": True},
-    "vllm_importance_sampling_mode": {"0.14": "token_truncate", "0.26": "sequence_mask"},
-    "vllm_importance_sampling_clip_max": {"0.14": 2.0, "0.26": 3.0},
-    "router_aux_loss_coef": {"0.14": None, "1.7": 0.001, "1.14": None},
-}
-# fmt: off
-ADDED = {
-    "0.15": "reward_weights sync_ref_model log_completions ds3_gather_for_generation vllm_max_model_len vllm_dtype",
-    "0.16": "num_iterations epsilon epsilon_high scale_rewards top_p top_k min_p repetition_penalty"
-            " cache_implementation vllm_enable_prefix_caching vllm_guided_decoding_regex vllm_server_host"
-            " vllm_server_port vllm_server_timeout use_dora",
-    "0.17": "loss_type mask_truncated_completions disable_dropout shuffle_dataset use_liger_loss"
-            " num_completions_to_print wandb_log_unique_prompts",
-    "0.18": "delta steps_per_generation generation_batch_size vllm_mode vllm_server_base_url"
-            " vllm_tensor_parallel_size",
-    "0.19": "generation_kwargs",
-    "0.20": "importance_sampling_level top_entropy_quantile use_transformers_paged",
-    "0.21": "vllm_model_impl lora_target_parameters",
-    "0.23": "vllm_importance_sampling_correction vllm_importance_sampling_cap vllm_enable_sleep_mode dtype",
-    "0.25": "cast_lm_head_to_fp32 chat_template_kwargs",
-    "0.26": "use_bias_correction_kl sapo_temperature_pos sapo_temperature_neg vllm_importance_sampling_mode"
-            " vllm_max_model_length num_generations_eval log_unique_prompts",
-    "0.27": "off_policy_mask_threshold multi_objective_aggregation max_tool_calling_iterations vllm_group_port"
-            " vllm_structured_outputs_regex",
-    "0.28": "log_completions_hub_repo",
-    "1.0": "vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg pad_to_multiple_of",
-    "1.6": "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min",
-    "1.7": "router_aux_loss_coef use_transformers_continuous_batching transformers_continuous_batching_config",
-    "1.8": "entropy_coef entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target use_adaptive_entropy",
-    "1.9": "log_multimodal",
-}
-LAST = {
-    "0.17": "vllm_device vllm_dtype vllm_enable_prefix_caching vllm_max_model_len",
-    "0.26": "wandb_log_unique_prompts torch_dtype gradient_checkpointing_use_reentrant",
-    "0.27": "max_prompt_length use_liger_loss vllm_guided_decoding_regex",
-}
-FIRST_WITH_VALUE = {
-    ("loss_type", "dapo"): "0.22", ("loss_type", "cispo"): "0.26", ("loss_type", "sapo"): "0.26",
-    ("loss_type", "luspo"): "0.28", ("loss_type", "vespo"): "1.0",
-    ("scale_rewards", "group"): "0.22", ("scale_rewards", "batch"): "0.22", ("scale_rewards", "none"): "0.22",
-}
-# Trainers that build on TRL's and change its defaults: unsloth 2026.10, ms-swift 4.6.
-FORKS: dict[str, dict[str, Any]] = {
-    "unsloth": {
-        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 5e-5,
-        "weight_decay": 0.001,  # 0.01 in 2025
-        "warmup_ratio": 0.1, "seed": 3407, "optim": "adamw_8bit", "bf16": False,
-        "vllm_importance_sampling_correction": False,
-    },
-    "ms-swift": {
-        "loss_type": "grpo", "beta": 0.04, "temperature": 0.9, "max_completion_length": 512,
-        "per_device_train_batch_size": 1, "learning_rate": 1e-4,  # of LoRA, its default
-        "lr_scheduler_type": "cosine", "weight_decay": 0.1, "adam_beta2": 0.95, "use_bias_correction_kl": False,
-        "vllm_importance_sampling_correction": False,
-    },
-}
-# fmt: on
-SINCE = {name: version for version, names in ADDED.items() for name in names.split()}
-UNTIL = {name: version for version, names in LAST.items() for name in names.split()}
+MOST_BY_HAND = 60  # fields without effect
 PIN = re.compile(r"\btrl(?:\[[\w, -]*\])?\s*(?:==|~=|@\s*git\S*@v?)\s*v?(\d+\.\d+)")
+
+
+def of_fork(fork: str | None, part: str) -> dict[str, Any]:
+    """Return a part of what a trainer that builds on TRL's has; of TRL itself for None."""
+    return dict(TABLE["forks"][fork or "trl"].get(part, {}))
+
+
+def list_quiet(fork: str | None) -> frozenset[str]:
+    """Return the fields of TRL, or of a trainer that builds on it, that change no result here."""
+    return frozenset(TABLE["forks"][fork or "trl"].get("no_effect", "").split())
+
+
+@functools.cache
+def list_known(fork: str | None) -> frozenset[str]:
+    """Return the fields that some version of TRL, or a trainer that builds on it, has."""
+    others = {*of_fork(None, "not_carried"), *of_fork(fork, "not_carried"), *CARRIED, *SINCE, *UNTIL}
+    return list_quiet(None) | list_quiet(fork) | others
+
+
+def is_resolved(options: Collection[str]) -> bool:
+    """Return True for what a run wrote itself, with all fields: no hand writes so many of TrainingArguments."""
+    return len(list_quiet(None).intersection(options)) > MOST_BY_HAND
+
+
+def find_change(name: str, value: Any, fork: str | None) -> str:
+    """Return why an option that changes what is learnt, and that only some have, is not carried; '' if it does not."""
+    unchanged, why = (of_fork(None, "not_carried") | of_fork(fork, "not_carried")).get(name, ([value], ""))
+    return "" if value in unchanged or value == "None" else why
 
 
 def find_version(version: str) -> int:
@@ -158,11 +80,15 @@ def find_fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[i
 
     If no version has all of them (a fork may), the first is above the last.
     """
-    if fork == "ms-swift":  # which has fields of its own by these names
+    if fork in ("ms-swift", "megatron-swift"):  # which have fields of its own by these names
         return 0, len(VERSIONS) - 1, []
     since = {name: find_version(SINCE[name]) for name in options if name in SINCE}
-    since |= {name: find_version(v) for (name, value), v in FIRST_WITH_VALUE.items() if options.get(name, ...) == value}
+    values = {name: known.get(str(options.get(name))) for name, known in TABLE["first_with_value"].items()}
+    since |= {name: find_version(version) for name, version in values.items() if version}
     until = {name: find_version(UNTIL[name]) for name in options if name in UNTIL}
+    absent = CARRIED.keys() - options.keys() if is_resolved(options) else ()  # what that version does not have
+    since |= {f"the lack of {name}": find_version(UNTIL[name]) + 1 for name in absent if name in UNTIL}
+    until |= {f"the lack of {name}": max(find_version(SINCE[name]) - 1, 0) for name in absent if name in SINCE}
     first, last = max(since.values(), default=0), min(until.values(), default=len(VERSIONS) - 1)
     why = [name for name, version in since.items() if version == first]
     return first, last, [*why, *(name for name, version in until.items() if version == last)]
@@ -180,10 +106,3 @@ def list_changes(name: str, first: int, last: int) -> Iterator[str]:
     for (_, value), (until, _) in itertools.pairwise(steps):
         if first < until <= last:
             yield f"{value} until {VERSIONS[until - 1]}"
-
-
-def explain_missing(name: str, version: int) -> str | None:
-    """Say since or until which version a field exists, if `version` lacks it; None if it has it, or no version does."""
-    if name in SINCE and version < find_version(SINCE[name]):
-        return f"TRL has it since {SINCE[name]}"
-    return f"TRL has it until {UNTIL[name]}" if name in UNTIL and version > find_version(UNTIL[name]) else None

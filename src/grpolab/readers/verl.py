@@ -1,12 +1,11 @@
 """Read the overrides of `verl.trainer.main_ppo` (1dda039b, 2026-08-22) into our settings, write ours, say what is lost.
 
 Of the hundreds of keys in verl/trainer/config/, those of the actor, the algorithm and the batch sizes decide what is
-learnt; `verl_keys.py` has them. The others are ignored; an unknown key of actor or algorithm is reported.
+learnt; `verl_keys.py` has them, and the words of all others. A key that verl does not have is reported.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -17,10 +16,11 @@ from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks import verl_options
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
 from grpolab.identity import dotted
+from grpolab.readers import verl_easy
 from grpolab.readers import verl_keys as keys
 from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shorten
+from grpolab.readers.verl_files import RENAMED, rename_keys
 from grpolab.readers.verl_files import read as read
-from grpolab.readers.verl_files import rename_keys
 from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import resolve_run
@@ -50,7 +50,11 @@ CHOICES = {
 def resolve_options(given: Given) -> Options:
     """Return all keys that matter, dotted, with defaults. Raises RequestError for values that verl itself refuses."""
     named, early = _named(given), _version(given) < keys.FIRST_OF_TODAY
-    options = CARRIED | (keys.EARLY if early else {}) | {key: value for key, value in named.items() if key in CARRIED}
+    defaults = CARRIED | (keys.EARLY if early else {}) | verl_easy.DEFAULTS.get(given.fork or "", {})
+    options = defaults | {key: value for key, value in named.items() if key in CARRIED}
+    for name in [name for name in keys.FORKS_GROUP if name in named]:
+        refuse_wrong_counts("verl", named, [name])
+        options[GROUP] = named[name] * (options[GROUP] if isinstance(options[GROUP], int) else 1)
     options |= {side: options[BOTH] for side in (LOW, HIGH) if options[side] is None}
     refuse_wrong_types("verl", options, CARRIED)
     if options[keys.TOTAL_STEPS] is not None:
@@ -68,22 +72,15 @@ def resolve_options(given: Given) -> Options:
         options[CLIP_GRAD] = named.get(f"{ACTOR}grad_clip", options[CLIP_GRAD])
     if options[WARMUP] < 0 and options[keys.TOTAL_STEPS]:
         options[WARMUP] = int(options[WARMUP_SHARE] * options[keys.TOTAL_STEPS])
-    if options[PROMPTS] == 0:
-        raise RequestError(
-            f"verl: {PROMPTS}=0 asks for its fully asynchronous training, in which a step has no batch of prompts: to"
-            " read the rest, write the prompts of a step there"
-        )
+    if options[PROMPTS] == 0 or _is_asynchronous(named):  # a step takes some minibatches of prompts
+        if options[keys.STALENESS] is None:
+            options[keys.STALENESS] = 0.1
+        if f"{CORRECTION}bypass_mode" not in named:  # as in its fully_async_ppo_trainer.yaml
+            options[f"{CORRECTION}bypass_mode"] = True
+        refuse_wrong_counts("verl", options, (MINI, keys.BATCHES))
+        options[PROMPTS] = options[MINI] * options[keys.BATCHES]
     refuse_wrong_counts("verl", options, (PROMPTS, GROUP, MINI, keys.EPOCHS))
-    if options[MINI] > options[PROMPTS]:
-        # A config as Hydra writes it has the default of 256 in it, and dynamic batches let that pass.
-        is_default = options[MINI] == CARRIED[MINI] and named.keys() >= keys.WRITTEN_OUT
-        if MINI in named and not (is_default and named.get(f"{ACTOR}use_dynamic_bsz")):
-            raise RequestError(
-                f"verl: {MINI}={options[MINI]} is more than {PROMPTS}={options[PROMPTS]}, which verl refuses since 0.4;"
-                " before, the whole batch was one minibatch, whose gradient shrank by their ratio: to read it as one,"
-                f" write {options[PROMPTS]}"
-            )
-        options[MINI] = options[PROMPTS]
+    options[MINI] = min(options[MINI], options[PROMPTS])
     if options[PROMPTS] % options[MINI]:
         raise RequestError(f"verl: {MINI}={options[MINI]} must divide {PROMPTS}={options[PROMPTS]}, both in prompts")
     if options[ESTIMATOR] == "grpo_passk" and options[GROUP] == 1:
@@ -99,6 +96,11 @@ def _named(given: Given) -> Options:
     """Return a file's keys under their present names; null means the default, except for one side of a clip range."""
     named = rename_keys(dict(dotted(given.options)))
     return {name: value for name, value in named.items() if value is not None or name in (LOW, HIGH)}
+
+
+def _is_asynchronous(named: Options) -> bool:
+    """Return True for its fully asynchronous training, in which no step has a batch of prompts of its own."""
+    return named.get(PROMPTS, 0) == 0 and any(name.startswith("async_training.") for name in named)
 
 
 def _version(given: Given) -> int:
@@ -153,6 +155,8 @@ def convert_run(options: Options) -> Options:
         values |= {"kl_placement": "reward", "kl_input_clamp": None, "kl_output_clamp": None}
     if options[keys.TOTAL_STEPS] is not None:
         values["rollout_steps"] = options[keys.TOTAL_STEPS]
+    if options[keys.STALENESS] is not None:
+        values["staleness"] = 1
     if options[keys.MODEL]:
         values |= {"model": "pretrained", "model.path": options[keys.MODEL]}
     return values
@@ -177,28 +181,26 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
     named, version = _named(given), _version(given)
     for name, text in given.open.items():
         if name in CARRIED:
-            yield f"{name}={text}: only a run of the script can tell; verl's default {CARRIED[name]} stands for it"
-    unknown = [name for name in named if not _is_known(name) and named[name] not in (None, False)]
-    for prefix, group in itertools.groupby(unknown, lambda name: ACTOR if name.startswith(ACTOR) else ALGORITHM):
-        names = list(group)
-        known = [key.removeprefix(prefix) for key in (*CARRIED, *keys.PASSED_OVER) if key.startswith(prefix)]
-        near = near_matches(names[0].removeprefix(prefix), known)
-        values = ", ".join(f"{name}={shorten(named[name])}" for name in names)
-        yield f"{values}: verl has no such key{near}; what a fork does with it to the loss is lost"
-    if own := sorted({name.partition(".")[0] for name in named} - keys.SECTIONS):
-        yield f"{', '.join(own)}: no sections of verl's, and nothing here"
+            yield f"{name}={text}: only a run of the script can tell; its default {options[name]} stands for it"
+    yield from _explain_sizes(given, options)
+    unknown = [name for name in (*named, *given.open) if kind_of(name, given) == "unknown"]
+    own = dict.fromkeys(f"{name.partition('.')[0]}.*" for name in unknown if not _section(name))  # a fork's sections
+    texts = [
+        f"{name}={shorten(named.get(name, given.open.get(name)))}{near_matches(name, options)}"
+        for name in filter(_section, unknown)
+    ]
+    if unknown:
+        yield f"{', '.join([*texts, *own])}: verl has no such key; what a fork does with it is lost"
     for name, (allowed, stands) in CHOICES.items():
         if named.get(name, stands) not in allowed and named[name] != "bypass_mode":
             yield f"{name}={named[name]}: here it is one of {', '.join(allowed)}; {stands} stands for it"
-    if ESTIMATOR not in named and ESTIMATOR not in given.open:
+    if ESTIMATOR not in named and ESTIMATOR not in given.open and not given.fork:
         yield f"{ESTIMATOR} is gae by default, which needs a critic: grpo stands for it"
     if version < keys.WHOLE_MEANS and named.get(AVERAGE, CARRIED[AVERAGE]) == "token-mean":
         yield (
             f"{AVERAGE}=token-mean: verl before 0.{keys.WHOLE_MEANS} takes it over each micro batch and averages those,"
             " so that tokens of short micro batches weigh more; here it is over the minibatch"
         )
-    if named.get(MINI, CARRIED[MINI]) > named.get(PROMPTS, CARRIED[PROMPTS]):
-        yield f"{MINI} is more than {PROMPTS}: the whole batch is one minibatch"
     old, new = named.get(f"{ACTOR}grad_clip"), named.get(CLIP_GRAD)
     if None not in (old, new) and old != new:
         yield f"{ACTOR}grad_clip={old}: since 0.8 verl clips by {CLIP_GRAD}={new}, which is carried"
@@ -222,16 +224,67 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
         )
 
 
-def _is_known(name: str) -> bool:
-    """Return True if verl has the key; outside of actor and algorithm, any key counts as known."""
-    is_told = name.startswith((ACTOR, ALGORITHM))
-    return not is_told or name in CARRIED or any(f"{name}.".startswith(f"{known}.") for known in keys.PASSED_OVER)
+def _explain_sizes(given: Given, options: Options) -> Iterator[str]:
+    """Yield sentences about a group and a batch that the file does not say as they are here."""
+    named = _named(given)
+    for name, fork in keys.FORKS_GROUP.items():
+        if name in named:
+            n = named.get(GROUP, 1)
+            yield f"{name}={named[name]} is {fork}'s key: a group has that times rollout.n={n} completions"
+        elif name in given.open:
+            yield f"{name}={given.open[name]}, {fork}'s key: the file alone does not say the group"
+    is_said = any(name in named or name in given.open for name in (GROUP, *keys.FORKS_GROUP))
+    if not is_said and any("not read" in note for note in given.notes):
+        yield f"the file alone does not say the group size ({GROUP}): its default of {options[GROUP]} stands for it"
+    if options[keys.STALENESS] is not None:
+        yield (
+            f"{PROMPTS}={named.get(PROMPTS, 0)} is fully asynchronous: how many prompts a step has cannot be known;"
+            f" here it has {MINI} * require_batches = {options[PROMPTS]}, as its trainer takes. Its weights reach the"
+            f" sampler after {options[keys.SYNC]} such steps, and answers may be older by {keys.STALENESS}="
+            f"{options[keys.STALENESS]:g} of those: here staleness=1"
+        )
+        if isinstance(total := named.get("rollout.total_rollout_steps"), int):
+            yield f"rollout.total_rollout_steps={total} counts prompts: set rollout_steps={total // options[PROMPTS]}"
+    elif (mini := named.get(MINI, CARRIED[MINI])) > options[PROMPTS]:
+        is_written_out = mini == CARRIED[MINI] and named.keys() >= keys.WRITTEN_OUT
+        refused = " which verl refuses since 0.4," if MINI in named and not is_written_out else ""
+        yield (
+            f"{MINI}={mini} is more than {PROMPTS}={options[PROMPTS]},{refused} and what its minibatch is then the file"
+            " alone does not say: here the whole batch is one minibatch, and verl before 0.4 also divided its gradient"
+            " by their ratio"
+        )
+
+
+def _section(name: str) -> str:
+    """Return the longest section of verl's that a key is in, '' if there is none."""
+    parts = name.split(".")
+    return next((way for end in range(len(parts) - 1, 0, -1) if (way := ".".join(parts[:end])) in keys.WORDS), "")
+
+
+def kind_of(name: str, given: Given) -> str:
+    """Return what becomes of a key: it is carried, not carried, has no effect here, or is unknown."""
+    name = RENAMED.get(name, name)
+    named = _named(given)
+    if name in keys.NOT_READ or name in keys.NOT_CARRIED:
+        quiet = keys.NOT_READ[name][0] if name in keys.NOT_READ else (CARRIED[name],)
+        return "no effect" if named.get(name, quiet[0]) in quiet else "not carried"
+    if name in CHOICES and name in named:
+        return "carried" if named[name] in (*CHOICES[name][0], "bypass_mode") else "not carried"
+    if name in CARRIED or name in keys.FORKS_GROUP or name == f"{ACTOR}grad_clip":
+        return "carried"
+    section = _section(name)
+    words = keys.WORDS.get(section, set()) | set((verl_easy.WORDS if given.fork else {}).get(section, "").split())
+    word = name.removeprefix(f"{section}.").partition(".")[0]
+    is_known = word in words or "*" in words or name in keys.WORDS or name == "_target_"
+    return "no effect" if is_known or name in keys.ONLY_EARLY else "unknown"
 
 
 def explain_defaults(given: Given, options: Options) -> Iterator[str]:
     """Yield sentences about the version whose defaults apply, and the defaults that were taken."""
     version, named, today = _version(given), _named(given), f"0.{keys.FIRST_OF_TODAY}"
-    if given.version:
+    if given.fork:
+        yield f"those of {given.fork} of July 2026"
+    elif given.version:
         yield f"those of verl 0.{version}, as it was told"
     elif version < keys.FIRST_OF_TODAY:
         old = next(name for name in keys.ONLY_EARLY if name in named)
@@ -261,6 +314,8 @@ def _acts(name: str, options: Options) -> bool:
         return part in KERNEL_OPTIONS.get(KERNEL.get(options[MODE], ""), {}).values()
     if name == FLOOR:
         return bool(options[keys.SCHEDULE] == "cosine" and not options[FLOOR_RATE])
+    if name in (keys.SYNC, keys.BATCHES):
+        return options[keys.STALENESS] is not None
     return name not in (BOTH, SCALE, keys.MODEL, keys.TOTAL_STEPS, FLOOR_RATE)
 
 

@@ -12,14 +12,20 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpolab.bounded import parse_json, parse_yaml
 from grpolab.identity import dotted
-from grpolab.readers.given import ConfigFile, Given, Options, describe_other, shorten
+from grpolab.readers import verl_easy
+from grpolab.readers.given import ConfigFile, Given, Options, describe_other, parse_document, shorten
 from grpolab.readers.pairs import OVERRIDE, Open, find_program_end, follow_reference, read_overrides, split_open
 from grpolab.readers.shell import find_training_command
+from grpolab.readers.verl_keys import CARRIED
 
-OF_VERL = ("actor_rollout_ref.", "algorithm.", "data.", "critic.", "reward_model.")
-SECTIONS = (*OF_VERL, "worker.", "trainer.")
+SECTIONS = ("actor_rollout_ref.", "algorithm.", "data.", "critic.", "reward_model.", verl_easy.SECTION, "trainer.")
+# What only its trainer of RL has: keys, and programs.
+OF_VERL = ("actor_rollout_ref.", *(f"algorithm.{name}" for name in ("adv_estimator", "kl_ctrl.", "use_kl_in_reward")))
+OF_EASY = tuple(f"{verl_easy.SECTION}{part}." for part in ("actor", "rollout", "ref", "reward"))
+PROGRAM = re.compile(r"\b(main_ppo\w*|main_dapo|fully_async_main|recipe\.\w+\.main\w*)\b")
+# The base configs of verl's own whose values are known here.
+OWN_BASES = ("ppo_trainer", "ppo_megatron_trainer", "fully_async_ppo_trainer", "fully_async_ppo_megatron_trainer")
 PRINTED = re.compile(r"\{\s*'actor_rollout_ref'\s*:.*\}", re.DOTALL)
 ACTOR = "actor_rollout_ref.actor."
 # Keys of forks and of other versions -> what they are called now.
@@ -43,24 +49,19 @@ def read(file: ConfigFile) -> Given:
         return _read_script(file)
     if file.kind == "words" and not PRINTED.search(file.text):
         return _read_words(file)
-    content = _parse(file)
-    if isinstance(content, list) and content and all(isinstance(line, str) for line in content):  # overrides.yaml
-        return _to_given(file, *read_overrides(content))
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise file.refusal("must be a mapping of keys to values, or a list of key=value")
-    has_defaults = isinstance(content.get("defaults"), list)
-    says = "defaults: the files that it names are not read, verl's own defaults stand for what they set"
-    return _to_given(file, dict(dotted(content)), [says] if has_defaults else [])
+    if file.kind == "words":
+        content, notes = _parse_printed(file), list[str]()
+    else:
+        content, notes = parse_document(file)
+    if isinstance(content.pop("defaults", None), list):
+        notes = ["defaults: the files that it names are not read, verl's own defaults stand for what they set"]
+    return _to_given(file, dict(dotted(content)), notes)
 
 
-def _parse(file: ConfigFile) -> Any:
-    if file.kind == "json":
-        return parse_json(file.path, file.text)
-    if file.kind == "yaml":
-        return parse_yaml(file.path, file.text)
+def _parse_printed(file: ConfigFile) -> Options:
     printed = PRINTED.search(re.sub(r"^\(\w+ pid=\d+[^)]*\) ?", "", file.text, flags=re.MULTILINE))
     try:
-        return ast.literal_eval(printed[0]) if printed else None
+        return dict(ast.literal_eval(printed[0])) if printed else {}
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise file.refusal("holds a config as verl prints it, which cannot be read to its end") from error
 
@@ -74,17 +75,22 @@ def _read_words(file: ConfigFile) -> Given:
 
 
 def _read_script(file: ConfigFile) -> Given:
-    def is_training(words: list[str]) -> bool:
-        return any(match[2].startswith(SECTIONS) for word in words if (match := OVERRIDE.fullmatch(word)) and match[3])
+    def find(sections: tuple[str, ...]) -> tuple[list[str], list[str]] | None:
+        def is_training(words: list[str]) -> bool:
+            pairs = [match for word in words if (match := OVERRIDE.fullmatch(word)) and match[3] is not None]
+            return any(match[2].startswith(sections) for match in pairs)
 
-    command = find_training_command(file.text, is_training)
+        return find_training_command(file.text, is_training, lambda name: RENAMED.get(name, name) in CARRIED)
+
+    command = find((*OF_VERL, *OF_EASY)) or find(SECTIONS)
     if command is None:
         raise file.refusal("is a script that starts no training of verl")
     words, notes = command
     if OVERRIDE.fullmatch(words[0]) and "=" in words[0]:  # a list of overrides without a program
         return _read_words(file)
     pairs, taken_away = read_overrides(words)
-    return _to_given(file, pairs, [*notes, *taken_away, *_other_sources(words)])
+    program = " ".join(words[: find_program_end(words)])
+    return _to_given(file, pairs, [*notes, *taken_away, *_other_sources(words)], program)
 
 
 def _other_sources(words: list[str]) -> Iterator[str]:
@@ -97,18 +103,27 @@ def _other_sources(words: list[str]) -> Iterator[str]:
         option, _, named = word.partition("=")
         if option in ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd"):
             named = named or following
-            if named.removesuffix(".yaml") not in ("ppo_trainer", "ppo_megatron_trainer"):
-                yield f"{option} {named}: that file is not read, verl's own defaults stand for what it sets"
+            if named.removesuffix(".yaml") not in OWN_BASES and not option.endswith(("path", "dir", "cp", "cd")):
+                yield (
+                    f"{option} {named}: that file is not read, and the file alone does not say what it sets; verl's own"
+                    " defaults stand for it"
+                )
 
 
-def _to_given(file: ConfigFile, pairs: Options, notes: list[str]) -> Given:
+def _to_given(file: ConfigFile, pairs: Options, notes: list[str], program: str = "") -> Given:
     """Follow references and rename old keys. Raises RequestError, which says what the file is, if no key is verl's."""
-    if not any(name.startswith(OF_VERL) for name in pairs) or any(name.startswith("worker.") for name in pairs):
-        what = describe_other({name.partition(".")[0] for name in pairs} - {"actor_rollout_ref"})
+    is_easy = any(name.startswith(OF_EASY) for name in pairs)
+    if not is_easy and not PROGRAM.search(program) and not any(name.startswith(OF_VERL) for name in pairs):
+        what = describe_other({name.partition(".")[0] for name in pairs})
+        what = "it is verl's supervised fine-tuning" if "sft_trainer" in program else what
         raise file.refusal(f"holds no config of verl: {what}" if what else "holds no key of verl's config")
     values = {name: follow_reference(value, pairs) for name, value in pairs.items()}
     values = {name: Open(value) if "${" in str(value) else value for name, value in values.items()}
-    return Given(*split_open(rename_keys(values)), notes)
+    fork = None
+    if is_easy:
+        values, fork, says = verl_easy.translate(values)
+        notes = [*notes, says]
+    return Given(*split_open(rename_keys(values)), notes, fork=fork)
 
 
 def rename_keys(named: Mapping[str, Any]) -> Options:

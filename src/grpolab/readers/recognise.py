@@ -1,0 +1,122 @@
+"""Tell whose config a file is, by what only one framework's files have: keys, programs, imported packages."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from grpolab.identity import dotted
+from grpolab.readers import flat, trl_files
+from grpolab.readers.given import ConfigFile, parse_document, shorten
+from grpolab.readers.pairs import FLAG, OVERRIDE
+from grpolab.readers.python import parse_python
+from grpolab.readers.shell import find_training_command
+
+# Trainers that build on TRL's, with its fields; their own evidence comes on top of TRL's.
+ON_TRL = ("ms-swift", "unsloth", "axolotl")
+TITLES = {"trl": "TRL", "verl": "verl", "ms-swift": "ms-swift", "unsloth": "unsloth", "axolotl": "axolotl"}
+TITLES |= {name: flat.load_reader(name).title for name in flat.FLAT}
+# Framework -> beginnings of keys, packages and parts of programs' names that only it has.
+PREFIXES = {"verl": ("actor_rollout_ref.", "worker.actor.", "worker.rollout."), "axolotl": ("trl.",)}
+PACKAGES = {"trl": ("trl",), "verl": ("verl",), "unsloth": ("unsloth",), "ms-swift": ("swift",)}
+PROGRAMS = {
+    "verl": ("main_ppo", "verl.trainer.main"),
+    "trl": ("trl grpo",),
+    "ms-swift": ("swift rlhf", "megatron rlhf"),
+}
+KEYS = {"ms-swift": {"rlhf_type"}, "axolotl": {"rl"}}
+
+
+@dataclass
+class Traits:
+    """What a file shows of whose it is."""
+
+    keys: dict[str, None] = field(default_factory=dict)  # dotted, in their order
+    packages: set[str] = field(default_factory=set)  # that Python imports
+    calls: set[str] = field(default_factory=set)  # the last parts of what Python calls
+    commands: str = ""  # the words of all commands
+
+
+def _read_traits(file: ConfigFile) -> Traits:
+    traits = Traits()
+    if file.kind in ("yaml", "json", "toml"):
+        traits.keys = dict.fromkeys(key for key, _ in dotted(parse_document(file)[0]))
+    elif file.kind == "python":
+        for node in ast.walk(parse_python(file.text) or ast.Module([], [])):
+            match node:
+                case ast.Import(names=modules):
+                    traits.packages |= {module.name.partition(".")[0] for module in modules}
+                case ast.ImportFrom(module=str() as module, level=0):
+                    traits.packages.add(module.partition(".")[0])
+                case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), keywords=keywords):
+                    traits.calls.add(called)
+                    if called.endswith("GRPOConfig"):
+                        traits.keys |= dict.fromkeys(str(keyword.arg) for keyword in keywords)
+    else:
+        words = list[str]()
+
+        def keep(command: list[str]) -> bool:
+            words.extend(command)
+            return False
+
+        find_training_command(file.text, keep)
+        traits.commands = " ".join(words)
+        flags = [match[1].replace("-", "_") for match in map(FLAG.fullmatch, words) if match]
+        overrides = [match[2] for match in map(OVERRIDE.fullmatch, words) if match and match[3] is not None]
+        traits.keys = dict.fromkeys([*flags, *overrides])
+    return traits
+
+
+def find_evidence(file: ConfigFile) -> dict[str, list[str]]:
+    """Return what a file has that only one framework has, by framework, most first."""
+    traits = _read_traits(file)
+    evidence = {name: list(_list_signs(name, traits)) for name in TITLES}
+    for name in ON_TRL:
+        evidence[name] += evidence["trl"] if evidence[name] else []
+    return dict(sorted(((name, signs) for name, signs in evidence.items() if signs), key=lambda pair: -len(pair[1])))
+
+
+def _list_signs(name: str, traits: Traits) -> Iterator[str]:
+    """Yield a framework's keys, programs and packages in a file."""
+    reader = flat.load_reader(name) if name in flat.FLAT else None
+    own = reader.signs if reader else KEYS.get(name, set())
+    for key in traits.keys:
+        is_field = name == "trl" and key.rpartition(".")[2] in trl_files.SIGNS
+        if is_field or key in own or key.startswith(PREFIXES.get(name, ())):
+            yield key
+    for program in reader.programs if reader else PROGRAMS.get(name, ()):
+        if re.search(rf"{re.escape(program)}(?![\w-])", traits.commands):
+            yield program
+    packages = set(reader.packages if reader else PACKAGES.get(name, ())) & traits.packages
+    if packages and any(call in reader.classes if reader else "GRPO" in call for call in traits.calls):
+        yield f"import {', '.join(sorted(packages))}"
+
+
+def identify(asked: str | None, file: ConfigFile) -> tuple[str, str]:
+    """Return the framework whose config a file is, and a sentence with the evidence, if nobody asked for it.
+
+    Raises RequestError if the file is another framework's than the one asked for, or nobody's that is known.
+    """
+    evidence = find_evidence(file)
+    if not evidence:
+        if asked is None:
+            raise file.refusal(f"is no config that is known by its keys: name its framework, --from {'|'.join(TITLES)}")
+        return asked, ""
+    name, signs = next(iter(evidence.items()))
+    rivals = [other for other, theirs in evidence.items() if len(theirs) == len(signs) and not _are_kin(other, name)]
+    shown = ", ".join(map(shorten, signs[:3])) + (f" and {len(signs) - 3} more" if len(signs) > 3 else "")
+    if asked is None:
+        if rivals:
+            both = " or ".join(TITLES[each] for each in (name, *rivals))
+            raise file.refusal(f"could be a config of {both}, by {shown}: name the framework, --from {name}")
+        return name, f"read as a config of {TITLES[name]}, by {shown}"
+    if len(evidence.get(asked, ())) < len(signs) and not _are_kin(asked, name):
+        raise file.refusal(f"is a config of {TITLES[name]}, by {shown}: --from {name} reads it")
+    return asked, ""
+
+
+def _are_kin(one: str, other: str) -> bool:
+    """Return True if one of two trainers builds on the other, or both on TRL's."""
+    return one == other or {one, other} <= {"trl", *ON_TRL}
