@@ -397,7 +397,7 @@ def reference_replaced(run: Evidence) -> Finding | None:
     steps = run.updates.loc[run.updates["kl_ref/k3"].notna(), "rollout_step"].to_numpy()
     return likely(
         f"the KL to the reference fell from {number(float(divergence[at - 1]))} to {number(float(divergence[at]))} nat"
-        f" per token from step {steps[at - 1]} to step {steps[at]}; {NEAR} rows from there on lie below the {NEAR} before",
+        f" per token from step {steps[at - 1]} to step {steps[at]}; {NEAR} rows from there on lie below {NEAR} before",
         "the step counter falls there: a resume" if steps[at] < steps[at - 1] else "",
     )
 

@@ -180,10 +180,10 @@ def _describe_keys(keys: Collection[str], is_told: bool = False) -> str:
     others.pop("per_device_train_batch_size", None)
     if other := next((key for key in others if key in keys), None):
         return f"by {other}, it seems to be {others[other]}"
-    if words := [word for word, field in OTHER_WORDS.items() if word in keys and field not in keys]:
-        if is_told or len(words) > 1:
-            theirs = ", ".join(OTHER_WORDS[word] for word in words)
-            return f"{', '.join(words)} stand for {theirs} in a script of its own"
+    words = [word for word, field in OTHER_WORDS.items() if word in keys and field not in keys]
+    if len(words) > (not is_told):
+        theirs = ", ".join(OTHER_WORDS[word] for word in words)
+        return f"{', '.join(words)} stand for {theirs} in a script of its own"
     ours = sorted((SIGNS | OF_TRAINERS).intersection(keys))
     if is_told or (SIGNS.intersection(ours) and len(ours) > 1):
         return ""
