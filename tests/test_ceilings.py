@@ -19,9 +19,8 @@ MODULES = {
 PULLED_IN = {"run.train": 6000, "sweep.launch": 8400, "report.page": 6300, "doctor.page": 5500}
 LONGEST_FILE = 450
 # With the page of a study (look/), which came after the house was rebuilt: 1,000 lines of source, 1,030 of tests.
-# Then the files of every framework, and a doctor that says what is normal: 1,600 of source, 1,400 of tests; and 550
-# of source for scripts whose branches are decided, and all keys of verl and EasyR1.
-ALL_SOURCE, ALL_TESTS, BENCHMARKS = 36_490, 26_540, 1_600
+# Then the files of every framework, logs as people paste them, and a doctor that says what is normal: 3,500 of source.
+ALL_SOURCE, ALL_TESTS, BENCHMARKS = 37_300, 27_300, 1_600
 # The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
 CORE_ROOMS = ("grpo/", "tasks/", "settings/", "run/", "sweep/")
 BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster")

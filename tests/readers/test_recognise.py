@@ -10,7 +10,7 @@ import pytest
 from grpolab.cli import main
 from grpolab.cli.checking import READ
 from grpolab.readers import flat
-from grpolab.readers.recognise import TITLES
+from grpolab.readers.recognise import ON_TRL, ON_VERL, TITLES
 
 # Invented files in each framework's style: name, text, and overrides that must come out.
 FILES = {
@@ -34,6 +34,11 @@ FILES = {
         "b.yaml",
         "rl: grpo\ntrl:\n  num_generations: 4\n  beta: 0.02\nlearning_rate: 3e-6\nmicro_batch_size: 4\n",
         "num_generations=4 beta=0.02 learning_rate=3e-06",
+    ),
+    "easyr1": (
+        "c.sh",
+        "python3 -m verl.trainer.main worker.actor.clip_ratio_low=0.15 worker.rollout.n=4 worker.actor.optim.lr=2e-6\n",
+        "num_generations=4 epsilon=0.15 learning_rate=2e-06",
     ),
     "openrlhf": (
         "c.sh",
@@ -97,7 +102,7 @@ FILES = {
 
 def test_every_framework_has_a_file_here() -> None:
     assert set(FILES) == set(TITLES) == set(READ)
-    assert set(flat.FLAT) == set(READ) - {"trl", "verl", "ms-swift", "unsloth", "axolotl"}
+    assert set(flat.FLAT) == set(READ) - {"trl", "verl", *ON_TRL, *ON_VERL}
 
 
 def test_a_sign_is_a_key_of_one_framework_alone() -> None:
@@ -129,7 +134,7 @@ def test_a_file_is_recognised_and_read(framework: str, tmp_path: Path, capsys: p
 def test_a_file_of_another_framework_is_refused_by_name(
     asked: str, framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if asked == framework or (asked == "trl" and framework in ("ms-swift", "unsloth", "axolotl")):
+    if asked == framework or (asked == "trl" and framework in ON_TRL):
         return
     name, text, _ = FILES[framework]
     for command in ("import", "lint"):
@@ -198,7 +203,8 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_script_says_what_would_say_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = "python3 -m openrlhf.cli.train_ppo_ray --n_samples_per_prompt $GROUP --eps_clip 0.15\n"
     assert main(["import", written(tmp_path, "a.sh", script)]) == 0
-    assert "1 of them have no value in the file: " in capsys.readouterr().err.splitlines()[-1]
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "; without a value in the file: 1 (where all are: the run's config.yaml" in last
 
 
 def test_the_linter_names_an_unknown_key_and_an_unusual_rate(

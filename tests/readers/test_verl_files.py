@@ -29,10 +29,10 @@ def composer() -> Composer:
     return Composer()
 
 
-def read_file(tmp_path: Path, name: str, text: str) -> Converted:
+def read_file(tmp_path: Path, name: str, text: str, framework: str = "verl") -> Converted:
     path = tmp_path / name
     path.write_text(text)
-    return convert("verl", read("verl", str(path)), composer().compose)
+    return convert(framework, read(framework, str(path)), composer().compose)
 
 
 def converted(tmp_path: Path, overrides: str) -> Converted:
@@ -199,14 +199,14 @@ EASY = """python3 -m verl.trainer.main config=BASE worker.actor.optim.lr=2e-6 wo
 
 
 def test_easyr1_is_read_by_its_own_keys_and_defaults(tmp_path: Path) -> None:
-    found = read_file(tmp_path, "run.sh", EASY.replace("BASE", "examples/config.yaml"))
+    found = read_file(tmp_path, "run.sh", EASY.replace("BASE", "examples/config.yaml"), "easyr1")
     run = resolve_run(found.settings)
     assert (run.learning_rate, run.prompts_per_step, run.num_minibatches, run.kernel) == (2e-6, 256, 4, "cispo")
     assert (run.num_generations, run.epsilon_high, run.beta, run.kl_placement) == (5, 4, 0.02, "loss")
     assert said(found, "rollout.tempature=1 (did you mean actor_rollout_ref.rollout.temperature")
     assert not said(found, "fsdp_size")
     assert said(found, "those of EasyR1's examples/config.yaml")
-    mine = read_file(tmp_path, "run.sh", EASY.replace("BASE", "mine.yaml"))
+    mine = read_file(tmp_path, "run.sh", EASY.replace("BASE", "mine.yaml"), "easyr1")
     assert (mine.settings.num_generations, mine.settings.kl_placement) == (1, "reward")
     assert said(mine, "the file alone does not say what it sets")
     assert said(mine, "the file alone does not say the group size")

@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 
 WRITTEN = ("trl", "verl")  # frameworks whose configs are written
 READ = (
-    *(*WRITTEN, "ms-swift", "unsloth", "axolotl", "areal", "deepspeed_chat", "nemo_rl", "open_instruct", "openrlhf"),
+    *(
+        *WRITTEN,
+        "ms-swift",
+        "unsloth",
+        "axolotl",
+        "easyr1",
+        "areal",
+        "deepspeed_chat",
+        "nemo_rl",
+        "open_instruct",
+        "openrlhf",
+    ),
     *("prime_rl", "roll", "skyrl", "slime", "torchtune"),
 )
 OF_FILE = {"dest": "framework", "choices": READ, "metavar": "FRAMEWORK"}
@@ -72,7 +83,7 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     from grpolab.lint.rules import check_run
     from grpolab.lint.study_rules import check_plans
     from grpolab.readers.exchange import convert, find_rate
-    from grpolab.readers.recognise import ON_TRL
+    from grpolab.readers.recognise import find_family
     from grpolab.sweep.compose import Composer, compose
     from grpolab.sweep.plan import plans
 
@@ -85,8 +96,7 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
         default = convert(name, {}, Composer().compose)
         config = converted.options, converted.settings
         usual = default.options, default.settings
-        family = "trl" if name in ON_TRL else name
-        return check_config(family, config, usual, given.options, converted.unknown, find_rate(name, given))
+        return check_config(find_family(name), config, usual, given.options, converted.unknown, find_rate(name, given))
     if words and "=" not in words[0]:  # a study, where the first word is no override
         return check_plans(plans(words[0], words[1:]))
     return check_run(compose(words))

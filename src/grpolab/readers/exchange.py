@@ -17,7 +17,7 @@ from grpolab.errors import RequestError, format_value, near_matches
 from grpolab.identity import dotted
 from grpolab.readers import flat, trl, verl
 from grpolab.readers.given import ConfigFile, Given, Options, load_config
-from grpolab.readers.recognise import ON_TRL, TITLES, identify
+from grpolab.readers.recognise import ON_TRL, TITLES, find_family, identify
 from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.run import RunSettings
 
@@ -44,10 +44,8 @@ class Reader(Protocol):
 
 
 def find_reader(name: str) -> Reader:
-    """Return a framework's reader; those that build on TRL's trainer have TRL's."""
-    if name in flat.FLAT:
-        return flat.load_reader(name)
-    return verl if name == "verl" else trl
+    """Return a framework's reader; those that build on TRL's or verl's trainer have theirs."""
+    return flat.load_reader(name) if name in flat.FLAT else verl if find_family(name) == "verl" else trl
 
 
 # Settings besides the objective that a framework's config has: of sampling, batch reuse and the optimiser.
@@ -92,7 +90,7 @@ def read(asked: str | None, path: str) -> Given:
     """
     file = load_config(path)
     name, sentence = identify(asked, file)
-    whole = flat.load_reader(name).whole if name in flat.FLAT else WHOLE["verl" if name == "verl" else "trl"]
+    whole = flat.load_reader(name).whole if name in flat.FLAT else WHOLE[find_family(name)]
     is_script = file.kind in ("shell", "python")
     return replace(_read(name, file), framework=name, evidence=sentence, whole=whole if is_script else "")
 
@@ -100,9 +98,7 @@ def read(asked: str | None, path: str) -> Given:
 def _read(name: str, file: ConfigFile) -> Given:
     if name in flat.FLAT:
         return flat.load_reader(name).read(file)
-    if name == "verl":
-        return verl.read(file)
-    return trl.read(file)
+    return verl.read(file) if find_family(name) == "verl" else trl.read(file, name if name in ON_TRL else None)
 
 
 def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Converted:
@@ -122,14 +118,13 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     axes |= {"sampler_correction": correction and vars(correction), "entropy_coef": objective.entropy_coef or None}
     if not values.get("beta", objective.beta):
         axes = {axis: value for axis, value in axes.items() if not axis.startswith("kl_")}
-    preset = f"dialect={'trl' if name in ON_TRL else name}"
+    preset = f"dialect={find_family(name)}"
     base = dict(dotted(compose([preset]).model_dump()))
     loss = {key: value for key, value in axes.items() if value != base.get(key)}
     values = {**loss, **values}
     overrides = [preset, *(f"{key}={_override(value)}" for key, value in values.items())]
     left_out = [*given.notes, *reader.explain_unread(given, options), *reader.explain_left_out(options)]
-    kind_of = getattr(reader, "kind_of", lambda key, _: "carried" if key in options else "no effect")
-    kinds = {key: kind_of(key, given) for key in dict(dotted({**given.options, **given.open}))}
+    kinds = {key: reader.kind_of(key, given) for key in dict(dotted({**given.options, **given.open}))}
     unknown = [f"{key}{near_matches(key, options)}" for key, kind in kinds.items() if kind == "unknown"]
     has_none = f"{', '.join(unknown)}: {TITLES[name]} has no such key" if unknown else ""
     defaults = list(reader.explain_defaults(given, options))
@@ -147,8 +142,8 @@ def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
     """Say how many keys a file has, what became of them, and what would say the values that it leaves open."""
     counts = Counter(kinds.values())
     words = ", ".join(f"{counts[kind]} {kind}" for kind in ("carried", "not carried", "no effect", "unknown"))
-    better = f": {given.whole} says them all" if given.whole else ""
-    still_open = f"; {len(given.open)} of them have no value in the file{better}" if given.open else ""
+    better = f" (where all are: {given.whole.rstrip(',')})" if given.whole else ""
+    still_open = f"; without a value in the file: {len(given.open)}{better}" if given.open else ""
     return f"keys of the file: {len(kinds)} ({words}{still_open})"
 
 

@@ -16,13 +16,15 @@ from grpolab.readers.shell import find_training_command
 
 # Trainers that build on TRL's, with its fields; their own evidence comes on top of TRL's.
 ON_TRL = ("ms-swift", "unsloth", "axolotl")
-TITLES = {"trl": "TRL", "verl": "verl", "ms-swift": "ms-swift", "unsloth": "unsloth", "axolotl": "axolotl"}
+ON_VERL = ("easyr1",)  # a fork of verl's, whose keys are others
+TITLES = {"trl": "TRL", "verl": "verl", **{name: name for name in ON_TRL}, "easyr1": "EasyR1"}
 TITLES |= {name: flat.load_reader(name).title for name in flat.FLAT}
 # Framework -> beginnings of keys, packages and parts of programs' names that only it has.
-PREFIXES = {"verl": ("actor_rollout_ref.", "worker.actor.", "worker.rollout."), "axolotl": ("trl.",)}
+PREFIXES = {"verl": ("actor_rollout_ref.",), "easyr1": ("worker.actor.", "worker.rollout."), "axolotl": ("trl.",)}
 PACKAGES = {"trl": ("trl",), "verl": ("verl",), "unsloth": ("unsloth",), "ms-swift": ("swift",)}
 PROGRAMS = {
-    "verl": ("main_ppo", "verl.trainer.main"),
+    "verl": ("main_ppo", "main_dapo"),
+    "easyr1": ("verl.trainer.main",),
     "trl": ("trl grpo",),
     "ms-swift": ("swift rlhf", "megatron rlhf"),
 }
@@ -115,6 +117,11 @@ def identify(asked: str | None, file: ConfigFile) -> tuple[str, str]:
     if len(evidence.get(asked, ())) < len(signs) and not _are_kin(asked, name):
         raise file.refusal(f"is a config of {TITLES[name]}, by {shown}: --from {name} reads it")
     return asked, ""
+
+
+def find_family(name: str) -> str:
+    """Return the framework whose preset and rules a trainer has: that on which it builds, or itself."""
+    return "trl" if name in ON_TRL else "verl" if name in ON_VERL else name
 
 
 def _are_kin(one: str, other: str) -> bool:

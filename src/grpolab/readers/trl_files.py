@@ -56,10 +56,9 @@ def read(file: ConfigFile, fork: str | None = None) -> Given:
     else:
         given = _read_command(file) if file.kind in ("shell", "words") else _read_recipe(file)
     known = given.options.keys() & fields.CARRIED.keys() - ASIDE_FROM_LEARNING
-    left_open = [f"{name} is {shorten(given.open[name])}" for name in given.open if name in FIELDS]
     whole = [note.partition(":")[0] for note in given.notes if note.startswith("**") and not known]
-    if (whole and not left_open) or (len(left_open) > 1 and len(known) < 2):
-        raise file.refusal(f"says no values of its GRPOConfig ({[*whole, *left_open][0]}): give the file that has them")
+    if whole and not FIELDS & given.open.keys():  # fields with open values are named, each with a sentence
+        raise file.refusal(f"says no values of its GRPOConfig ({whole[0]}): give the file that has them")
     found = given.fork and given.fork.replace("megatron", "ms")
     if fork not in (None, found):
         raise file.refusal(f"holds no config of {fork}: it is one of {found or 'TRL'}, --from {found or 'trl'}")
@@ -181,9 +180,8 @@ def _describe_keys(keys: Collection[str], is_told: bool = False) -> str:
     if other := next((key for key in others if key in keys), None):
         return f"by {other}, it seems to be {others[other]}"
     words = [word for word, field in OTHER_WORDS.items() if word in keys and field not in keys]
-    if len(words) > (not is_told):
-        theirs = ", ".join(OTHER_WORDS[word] for word in words)
-        return f"{', '.join(words)} stand for {theirs} in a script of its own"
+    if words and (is_told or len(words) > 1):
+        return f"{', '.join(words)} stand for {', '.join(OTHER_WORDS[word] for word in words)} in a script of its own"
     ours = sorted((SIGNS | OF_TRAINERS).intersection(keys))
     if is_told or (SIGNS.intersection(ours) and len(ours) > 1):
         return ""
