@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import re
 
+
+def _each_actor(name: str, ours: str) -> dict[str, str]:
+    """Return a name of AReaL's actor under both of the actor's names."""
+    return {f"ppo_actor/{name}": ours, f"grpo_actor/{name}": ours}
+
+
 # Framework -> a metric in its log -> ours (or LOG_ONLY's), with names of older versions; TRL's are ms-swift's too.
 # Where a row has several names of one metric, the first one here counts.
 LOG_NAMES: dict[str, dict[str, str]] = {
@@ -83,6 +89,135 @@ LOG_NAMES: dict[str, dict[str, str]] = {
         "tokens/response_length/min": "length/min",
         "time/step_total": "seconds/step",
     },
+    "openrlhf": {  # openrlhf/trainer/ray/ppo_actor.py, ppo_trainer.py, ppo_utils/experience_maker.py
+        "policy_loss": "loss",
+        "actor_grad_norm": "grad_norm",
+        "actor_lr": "learning_rate",
+        "ppo_clip_ratio": "clip/active",
+        "ppo_kl": "kl_old/k1",
+        "kl": "kl_ref/k3",
+        "entropy_loss": "entropy/behaviour",
+        "rollout/reward_mean": "reward/mean",
+        "reward": "reward/mean",
+        "rollout/reward_std": "reward/std",
+        "rollout/response_length_mean": "length/mean",
+        "response_length": "length/mean",
+        "rollout/truncated_rate": "truncation/share",
+        "vllm_kl": "gap/kl",
+    },
+    "slime": {  # slime/backends/megatron_utils/loss.py, model.py; observability/rollout_metrics.py
+        "train/loss": "loss",
+        "train/pg_loss": "loss",
+        "train/grad_norm": "grad_norm",
+        "train/lr-pg_0": "learning_rate",
+        "train/pg_clipfrac": "clip/active",
+        "train/ppo_kl": "kl_old/k1",
+        "train/kl_loss": "kl_ref/k3",
+        "train/entropy_loss": "entropy/behaviour",
+        "rollout/raw_reward": "reward/mean",
+        "rollout/response_len/mean": "length/mean",
+        "rollout/response_lengths": "length/mean",
+        "rollout/response_len/max": "length/max",
+        "rollout/response_len/min": "length/min",
+        "rollout/truncated_ratio": "truncation/share",
+        "rollout/truncated": "truncation/share",
+        "train/train_rollout_logprob_abs_diff": "gap/mean",
+    },
+    "areal": {  # areal/trainer/ppo/actor.py, engine/fsdp_engine.py; examples/tir/README.md has grpo_actor
+        **_each_actor("update/actor_loss/avg", "loss"),
+        **_each_actor("update/grad_norm", "grad_norm"),
+        **_each_actor("update/lr", "learning_rate"),
+        **_each_actor("update/clip_ratio/avg", "clip/active"),
+        **_each_actor("update/entropy/avg", "entropy/behaviour"),
+        **_each_actor("update/importance_weight/avg", "ratio/token_mean"),
+        **_each_actor("update/importance_weight/max", "ratio/token_max"),
+        **_each_actor("update/importance_weight/min", "ratio/token_min"),
+        **_each_actor("task_reward/avg", "reward/mean"),
+        **_each_actor("task_reward/max", "reward/max"),
+        **_each_actor("task_reward/min", "reward/min"),
+        "rollout/reward": "reward/mean",
+        **_each_actor("advantages/max", "advantage/max"),
+        **_each_actor("advantages/min", "advantage/min"),
+        **_each_actor("no_eos_ratios/avg", "truncation/share"),
+    },
+    "nemo_rl": {  # nemo_rl/algorithms/grpo.py, loss/loss_functions.py, experience/rollouts.py
+        "loss": "loss",
+        "grad_norm": "grad_norm",
+        "lr": "learning_rate",
+        "probs_ratio": "ratio/token_mean",
+        "probs_ratio_max": "ratio/token_max",
+        "probs_ratio_min": "ratio/token_min",
+        "kl_penalty": "kl_ref/k3",
+        "approx_entropy": "entropy/behaviour",
+        "reward": "reward/mean",
+        "advantages/max": "advantage/max",
+        "advantages/min": "advantage/min",
+        "mean_gen_tokens_per_sample": "length/mean",
+        "max_gen_tokens_per_sample": "length/max",
+        "truncation_rate": "truncation/share",
+        "gen_kl_error": "gap/kl",
+    },
+    "skyrl": {  # skyrl/train/trainer.py, generators/utils.py; backends/skyrl_train/workers/worker.py
+        "policy/policy_loss": "loss",
+        "policy/grad_norm": "grad_norm",
+        "policy/policy_lr": "learning_rate",
+        "policy/loss_metrics/clip_ratio": "clip/active",
+        "policy/policy_kl": "kl_ref/k3",
+        "policy/policy_entropy": "entropy/behaviour",
+        "reward/avg_raw_reward": "reward/mean",
+        "loss/avg_final_rewards": "reward/mean",
+        "generate/avg_num_tokens": "length/mean",
+        "generate/max_num_tokens": "length/max",
+        "generate/min_num_tokens": "length/min",
+        "policy/rollout_train_logprobs_abs_diff_mean": "gap/mean",
+        "policy/rollout_train_logprobs_abs_diff_max": "gap/sampler_trainer",
+    },
+    "open_instruct": {  # open_instruct/grpo_fast.py, grpo_utils.py, data_loader.py: `val/` is of the batch
+        "loss/total_avg": "loss",
+        "loss/policy_avg": "loss",
+        "optim/grad_norm": "grad_norm",
+        "lr": "learning_rate",
+        "policy/clipfrac_avg": "clip/active",
+        "objective/kl2_avg": "kl_ref/k3",
+        "policy/entropy_avg": "entropy/behaviour",
+        "val/ratio": "ratio/token_mean",
+        "scores": "reward/mean",
+        "val/advantages_max": "advantage/max",
+        "val/advantages_min": "advantage/min",
+        "val/sequence_lengths": "length/mean",
+        "val/sequence_lengths_max": "length/max",
+        "val/sequence_lengths_min": "length/min",
+    },
+    "prime_rl": {  # src/prime_rl/trainer/rl/train.py, loss.py; docs/training.md, orchestrator/metrics.py
+        "loss/mean": "loss",
+        "optim/grad_norm": "grad_norm",
+        "optim/lr": "learning_rate",
+        "is_masked/mean": "clip/active",
+        "entropy/all/mean": "entropy/behaviour",
+        "reward/all/mean": "reward/mean",
+        "seq_len/all/mean": "length/mean",
+        "is_truncated/all/mean": "truncation/share",
+        "mismatch_kl/all/mean": "gap/kl",
+    },
+}
+
+# What their logs hold of evaluations, as a pattern -> ours. {} stands for anything: a data set, a reward function.
+# A mean of rewards is called accuracy by NeMo-RL and pass1 by OpenRLHF; only verl's `acc` is one.
+LOG_EVALUATIONS = {
+    "val-core/{}/acc/mean@{}": "eval/accuracy_expected",  # verl/trainer/ppo/ray_trainer.py
+    "val-core/{}/acc/best@{}/mean": "eval/pass_at_k",
+    "val-core/{}/reward/mean@{}": "eval/reward",
+    "val-aux/{}/reward/mean@{}": "eval/reward",
+    "val/test_score/{}": "eval/reward",  # verl before 0.3
+    "eval_reward": "eval/reward",  # TRL, ms-swift; on W&B `eval/reward`, which is our name too
+    "eval_completions/mean_length": "eval/length_mean",
+    "eval/completions/mean_length": "eval/length_mean",
+    "eval_{}_pass1": "eval/reward",  # openrlhf/trainer/ppo_trainer.py
+    "eval-rollout/reward": "eval/reward",  # AReaL, docs/en/best_practices/algo_perf.md
+    "validation/accuracy": "eval/reward",  # nemo_rl/algorithms/grpo.py
+    "eval/all/avg_score": "eval/reward",  # skyrl/train/evaluate.py
+    "eval/scores": "eval/reward",  # open_instruct/grpo_utils.py
+    "eval/{}/avg@{}": "eval/reward",  # prime-rl
 }
 
 # Metrics of a batch that their logs hold and our journal does not.

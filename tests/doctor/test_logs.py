@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import tracemalloc
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from grpolab.doctor.evidence import to_evidence
 from grpolab.errors import RequestError
 from grpolab.framework_names import LOG_NAMES, LOG_ONLY
 from grpolab.meanings import METRICS
+from grpolab.readers.log_names import OTHER
 from grpolab.readers.logs import read_log, read_rows
 
 BAR = "  3%|▎         | 3/100 [00:04<02:11,  1.36s/it]"
@@ -97,10 +99,15 @@ def test_a_log_of_powershell_is_read(tmp_path: Path) -> None:
     assert len(read_log(None, path).updates) == 1
 
 
-def test_several_runs_side_by_side_are_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, "chart.csv", "Step,a - train/loss,b - train/loss\n1,0.1,0.2\n")
-    with pytest.raises(RequestError, match="holds 2 runs side by side"):
+def test_of_several_runs_side_by_side_one_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "chart.csv", "Step,a - train/loss,a - train/loss__MAX,b - train/loss\n1,0.1,9,0.2\n")
+    with pytest.raises(RequestError, match=r"holds 2 runs side by side: a, b; `--run NAME` chooses one"):
         read_log("trl", path)
+    with pytest.raises(RequestError, match="no columns of a run c: its runs are a, b"):
+        read_log("trl", path, "c")
+    assert read_log("trl", path, "b").updates["loss"].tolist() == [0.2]
+    assert main(["diagnose", str(path), "--run", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"] == "a"
 
 
 def test_the_framework_is_that_of_the_names_and_another_one_is_refused(tmp_path: Path) -> None:
@@ -121,6 +128,145 @@ def test_a_config_or_a_parameter_is_no_row(tmp_path: Path) -> None:
     path = written(tmp_path, "run.log", "{'learning_rate': 1e-06, 'epochs': 3}\n{'step': 4}\n")
     with pytest.raises(RequestError, match="holds no metric"):
         read_log(None, path)
+
+
+# --- tables, broken rows, evaluations, likeness ----------------------------------------------------------------------
+
+HEAD = ("Step", "Training Loss", "reward", "completions / mean_length", "kl")
+EXAMPLE = "| Step | Training Loss | reward |\n|:---|---:|---|\n| 1 | 0.5 | **0.125** |\n| 2 | 0.5 | 0.25 |\n"
+
+
+def html_table(count: int, close: bool = True) -> str:
+    """What transformers shows in a notebook; tags that a copy cut off are not closed."""
+    body = [
+        (step, "No log" if step == 1 else "0.012000", f"{step / 10}", "1,234.5", "1,234")
+        for step in range(1, count + 1)
+    ]
+    cells = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>\n" for row in body)
+    head = "".join(f"<th>{name}</th>" for name in HEAD)
+    table = f"<div><progress value='3'></progress></div><table border='1'><thead><tr>{head}</tr></thead>{cells}</table>"
+    return table if close else table.replace("</td>", "").replace("</tr>", "").replace("</table>", "")
+
+
+def notebook(*outputs: dict) -> str:
+    prose = {"cell_type": "markdown", "source": [EXAMPLE * 3]}
+    return json.dumps({"cells": [prose, {"cell_type": "code", "outputs": list(outputs)}]})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.ipynb", notebook({"data": {"text/html": [html_table(5)], "text/plain": ["<HTML object>"]}})),
+        ("run.html", f"<html><p>{EXAMPLE}</p>{html_table(5)}"),
+        ("run.md", f"# A run\n\n{EXAMPLE}\nand\n\n    {html_table(5, close=False)}"),
+        ("paste.txt", f"my run:\n{html_table(5)}\nwhy?"),
+    ],
+)
+def test_the_table_of_a_notebook(tmp_path: Path, name: str, text: str) -> None:
+    run = read_log(None, written(tmp_path, name, text))
+    assert (run.framework, run.rollouts["rollout_step"].tolist()) == ("trl", [1, 2, 3, 4, 5])
+    assert run.rollouts["reward/mean"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert run.rollouts["length/mean"].tolist() == [1234.5] * 5
+    assert run.updates["loss"].tolist() == [0.012] * 4, "the first row has no log"
+    assert "kl_ref/k3" not in run.updates, "1,234 is 1234 or 1.234"
+    assert any("of 2 tables" in text for text in run.readings) == (name in ("run.html", "run.md"))
+
+
+def test_lines_in_a_notebook_and_a_table_of_markdown_in_a_quotation(tmp_path: Path) -> None:
+    text = notebook({"output_type": "stream", "text": [f"{TRL_ROW}\n", f"{BAR} {TRL_ROW}\n"]})
+    assert len(read_log(None, written(tmp_path, "lines.ipynb", text)).updates) == 2
+    quoted = "see\n> |a|b|\n> |--|--|\n> |1|2|\n\n" + "".join(f"> {line}\n" for line in EXAMPLE.splitlines())
+    assert read_log(None, written(tmp_path, "issue.txt", quoted)).rollouts["reward/mean"].tolist() == [0.125, 0.25]
+
+
+def test_beside_a_validation_loss_capital_names_are_evaluations(tmp_path: Path) -> None:
+    text = "|Step|Training Loss|Validation Loss|Reward|\n|--|--|--|--|\n|10|0.1|0.2|0.5|\n|1,020|0.1|0.2|0.75|\n"
+    run = read_log(None, written(tmp_path, "run.md", text))
+    assert run.evaluations.to_numpy().tolist() == [[10, 0.5], [1020, 0.75]]
+    assert "reward/mean" not in run.rollouts
+
+
+LONG = {"loss": 0.0123456, "grad_norm": 0.1250011, "learning_rate": 9.6e-07, "reward": 0.2512345, "kl": 0.000123}
+LONG_VERL = (
+    "step:{} - actor/kl_loss:0.123 - actor/pg_loss:-0.01234 - critic/score/mean:0.25125"
+    " - val-core/a/acc/mean@1:0.5 - response_length/mean:210.5"
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "2026-01-01 10:00:00,123 INFO: ", WORKER, f"{BAR} "])
+@pytest.mark.parametrize("width", range(64, 120, 8))
+def test_rows_that_a_terminal_broke_are_put_together_and_no_number_is_invented(
+    tmp_path: Path, prefix: str, width: int
+) -> None:
+    for row, trimmed in product((str(LONG), LONG_VERL.format(3)), ("\n", " ")):  # a copy may lose blanks at the end
+        text = (prefix + row).replace("\x1b[36m", "").replace("\x1b[0m", "")
+        lines = [text[at : at + width].rstrip(trimmed) for at in range(0, len(text), width)]
+        path = written(tmp_path, "run.log", "\n".join([*lines, "another line"] * 2))
+        run = read_log(None, path)
+        reward, loss = (0.2512345, 0.0123456) if row.startswith("{") else (0.25125, -0.01234)
+        assert run.rollouts["reward/mean"].tolist() == [reward] * 2
+        assert run.updates["loss"].tolist() == [loss] * 2
+
+
+def test_a_number_that_may_go_on_is_left_out(tmp_path: Path) -> None:
+    cut = "{'loss': 0.01\n  23, 'reward': 0.5}\n"
+    run = read_log(None, written(tmp_path, "run.log", cut))
+    assert list(run.updates) == ["rollout_step"] or run.updates.empty
+    assert run.rollouts["reward/mean"].tolist() == [0.5]
+    text = "step:1 - critic/score/mean:0.5 - actor/pg_loss:0.1\n25\n"
+    assert "loss" not in read_log(None, written(tmp_path, "verl.log", text)).updates
+
+
+def test_evaluations_of_trl_and_verl(tmp_path: Path) -> None:
+    history = [
+        row for step in range(1, 5) for row in ({"step": step, "loss": 0.1}, {"step": step, "eval_reward": step})
+    ]
+    history.append({"step": 4, "eval_rewards/accuracy/mean": 0.5, "eval_rewards/accuracy/std": 0.1})
+    run = read_log(None, written(tmp_path, "state.json", json.dumps({"log_history": history})))
+    assert run.evaluations["eval/reward"].tolist()[:4] == [1, 2, 3, 4]
+    assert any("`eval_rewards/accuracy/mean` by likeness: 0.5 at step 4" in text for text in run.readings)
+    rows = [
+        f"step:{step} - val-core/{data}/acc/mean@4:{value}" for step, data, value in ((0, "a", 0.25), (5, "a", 0.5))
+    ]
+    rows[1] += " - val-core/b/acc/mean@4:0.75 - val-core/a/acc/best@4/mean:0.9 - critic/score/mean:2.5"
+    run = read_log(None, written(tmp_path, "verl.log", "\n".join(rows)))
+    assert run.evaluations["eval/accuracy_expected"].tolist() == [0.25, 0.5], "the data set that was evaluated most"
+    assert run.evaluations["rollout_step"].tolist() == [0, 5]
+    assert "read: evaluations: eval/accuracy_expected is `val-core/a/acc/mean@4`: 0.25 at step 0," in page.text(
+        examine(to_evidence(run))
+    )
+
+
+def test_a_reward_is_no_accuracy(tmp_path: Path) -> None:
+    rows = [
+        {"step": step, "loss": 0.1, "eval_rewards/accuracy/mean": 2.0, "validation/accuracy": 0.5} for step in (1, 2)
+    ]
+    run = read_log(None, written(tmp_path, "run.json", json.dumps(rows)))
+    assert list(run.evaluations) == ["rollout_step", "eval/reward"], "NeMo-RL calls its mean reward accuracy"
+
+
+def test_names_of_homemade_trainers_are_read_and_told(tmp_path: Path) -> None:
+    row = {"step": 1, "mean_reward": 0.5, "policy_loss": 0.1, "clip_fraction": 7.0, "train/approx_kl": 0.01, "lr": 1e-6}
+    run = read_log(None, written(tmp_path, "run.json", json.dumps([row, row | {"step": 2, "completionLen": 9}])))
+    assert run.framework == OTHER
+    assert run.rollouts["reward/mean"].tolist() == [0.5, 0.5]
+    assert run.updates[["loss", "kl_old/k3", "learning_rate"]].to_numpy().tolist() == [[0.1, 0.01, 1e-6]] * 2
+    assert "clip/active" not in run.updates, "a share is between 0 and 1"
+    (told,) = run.readings
+    assert "`mean_reward` is read as reward/mean" in told
+    assert "read: by likeness: " in page.text(examine(to_evidence(run)))
+    exact = read_log(
+        None, written(tmp_path, "trl.json", json.dumps([{"loss": 0.1, "reward": 0.5, "mean_reward": 9.0}]))
+    )
+    assert (exact.framework, exact.readings) == ("trl", ())
+    assert exact.rollouts["reward/mean"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize("framework", [name for name in LOG_NAMES if name != "trl"])
+def test_a_log_of_each_framework_is_known_by_its_names(framework: str) -> None:
+    names = [name for name, ours in LOG_NAMES[framework].items() if ours != "learning_rate"]
+    run = read_rows("a", [{"_step": step, **dict.fromkeys(names, 0.5)} for step in range(3)])
+    assert (run.framework, run.rows, run.readings) == (framework, 3, ())
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -163,12 +309,17 @@ def test_what_is_no_text_or_no_file_is_refused(tmp_path: Path) -> None:
         '{"log_history": [' + "[" * 300_000,
         "step:1 - " + "a:1 - " * 300_000,
         "GRPO" * 100_000 + "(" * 1000,
+        "<td>" * 100_000,
+        "<table><tr><td>" * 30_000 + "<td " * 30_000,
+        "|--|--|\n" * 100_000,
+        "{'loss': 1\n" * 50_000,
+        '{"cells": [{"outputs": [{"data": {"text/html": "' + "<td>" * 100_000 + '"}}]}]}',
     ],
 )
-@pytest.mark.parametrize("name", ["run.log", "run.json"])
+@pytest.mark.parametrize("name", ["run.log", "run.json", "run.md", "run.ipynb"])
 def test_a_hostile_log_costs_no_time(tmp_path: Path, name: str, text: str) -> None:
     start = time.process_time()
-    with pytest.raises(RequestError, match="holds no metric"):
+    with pytest.raises(RequestError, match=r"holds no metric|is no whole notebook"):
         read_log(None, written(tmp_path, name, text))
     assert time.process_time() - start < 5
 

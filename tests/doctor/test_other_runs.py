@@ -104,6 +104,46 @@ def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path, undra
     assert "+0.000" not in line, "the interval has the width of the runs' noise"
 
 
+def test_first_folders_below_a_root_are_arms_and_runs_pair_by_the_seeds_of_their_configs(
+    tmp_path: Path, undrawn: None
+) -> None:
+    for arm, level in (("base", 0.1), ("low", 0.3)):
+        for seed in (1, 2):
+            write_state(tmp_path / "runs" / arm / f"run{seed}", level, seed)
+            (tmp_path / "runs" / arm / f"run{seed}" / "args.json").write_text(json.dumps({"seed": seed}))
+    _, text = report(tmp_path, "--from", "trl", tmp_path / "runs")
+    assert f"- arms: the first folders below {tmp_path / 'runs'}" in text
+    assert "- paired by seed" in text
+    assert "against it `low` +0.200" in text
+
+
+def test_charts_of_many_runs_are_joined_by_run_and_step(tmp_path: Path, undrawn: None) -> None:
+    names = ["base seed1", "base seed2", "low seed1", "low seed2"]
+    for place, metric in enumerate(("loss", "reward")):
+        lines = [",".join(["Step", *(f"{name} - train/{metric},{name} - train/{metric}__MAX" for name in names)])]
+        for step in range(20):
+            lines.append(",".join([str(step), *(f"{place * (step / 100 + at)},99" for at in range(4))]))
+        (tmp_path / f"{metric}.csv").write_text("\n".join(lines))
+    for folders in ([tmp_path], [tmp_path / "loss.csv", tmp_path / "reward.csv"]):
+        found, _ = find_runs("trl", list(map(str, folders)))
+        assert [run.log.name for run in found] == names
+        assert found[1].evidence.rollouts["reward/mean"].iloc[3] == pytest.approx(1.03)
+        assert len(found[1].evidence.updates) == 20
+    _, text = report(tmp_path, "--from", "wandb-export", tmp_path / "loss.csv", tmp_path / "reward.csv")
+    assert "against it `low` +2" in text
+
+
+def test_evaluations_in_every_log_are_the_score(tmp_path: Path, undrawn: None) -> None:
+    for seed in (1, 2):
+        lines = [f"step:{n} - critic/score/mean:0.9 - val-core/a/acc/mean@1:{0.2 + n / 100}" for n in range(0, 40, 4)]
+        (tmp_path / f"seed{seed}.log").write_text("\n".join(lines))
+    _, text = report(tmp_path, "--from", "verl", tmp_path)
+    assert "score: eval/accuracy_expected, evaluated while training: `val-core/a/acc/mean@1`" in text
+    assert "held-out evaluations" not in text
+    assert "gain over the start" in text, "they have no warm start"
+    assert "nothing is decided" in text
+
+
 def test_told_arms_and_the_last_checkpoint(tmp_path: Path, undrawn: None) -> None:
     write_state(tmp_path / "one" / "checkpoint-9", 0.1, 0, 9)
     write_state(tmp_path / "one" / "checkpoint-20", 0.1, 0, 20)

@@ -29,6 +29,7 @@ from grpolab.cli.common import (
     tracking_uri,
 )
 from grpolab.errors import RequestError
+from grpolab.framework_names import LOG_NAMES
 from grpolab.paths import REPORT_FILES, Results, write_text_atomic
 from grpolab.study_names import planned_name
 from grpolab.terminal import say
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from grpolab.doctor.evidence import Evidence
     from grpolab.doctor.other_runs import FoundRun
 
-LOGS = ("trl", "verl", "roll")
-SOURCES = ("trl", "verl", "mlflow", "wandb-export")
+LOGS = tuple(LOG_NAMES)
+SOURCES = (*LOGS, "mlflow", "wandb-export")
 STUDY_HERE = option("study", nargs="?", metavar="STUDY", help="default: the collection that is planned here")
 
 
@@ -266,6 +267,7 @@ def vocabulary(_arguments: argparse.Namespace) -> None:
     RESULTS,
     option("run", metavar="RUN|FILE", help="signature or its beginning, run folder, MLflow run id; a log, its folder"),
     option("--from", dest="framework", choices=LOGS, help="FILE is its log; default: by the names in it"),
+    option("--run", dest="of_chart", metavar="NAME", help="FILE is W&B's chart of several runs: which"),
     *(URI, JSON, flag("--html", "write its page, with its curves: diagnoses/RUN.html in the results")),
 )
 def diagnose(arguments: argparse.Namespace) -> None:
@@ -297,8 +299,8 @@ def _evidence(arguments: argparse.Namespace) -> Evidence:
         from grpolab.doctor.other_runs import find_only_run
 
         return find_only_run(arguments.framework, name)
-    if arguments.framework or place.is_file():
-        return to_evidence(read_log(arguments.framework, place))
+    if arguments.framework or arguments.of_chart or place.is_file():
+        return to_evidence(read_log(arguments.framework, place, arguments.of_chart))
     if not place.exists() and (place.suffix or len(place.parts) > 1):
         raise RequestError(f"RUN={name}: there is no such file or folder; `grpolab status --json` lists signatures")
     results = results_of(arguments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +33,7 @@ STILL_DEVIATION = 0.2  # largest |ratio - 1| of nearly all updates on a used bat
 STILL_KL = 1e-4  # nat per token from the start, at the end of the run; only where no batch is reused
 REWARD = "reward/mean"  # the score of a run that was not evaluated
 SCORES = ("eval/accuracy_expected", "eval/accuracy_greedy", REWARD)  # the first that a run has is its score
+EVALUATED = ("eval/accuracy_expected", "eval/reward")  # the score of a report on other programs' runs, if all have one
 SPANS = 10  # equal pieces of a log, whose mean rewards stand for evaluations
 NOISE = 4  # a fall is a collapse if it is larger than so many standard errors of a piece's mean
 HALF = 0.5  # of a run: a batch has too few groups to count one alone
@@ -75,13 +77,18 @@ def pieces(rollouts: pd.DataFrame) -> list[tuple[int, float]]:
     return [(int(steps[rows].max()), float(rewards[rows].mean())) for rows in parts if len(rows)]
 
 
-def least_fall(logs: Sequence[pd.DataFrame]) -> float:
-    """Return how far the mean reward must fall to be a collapse: beyond the noise, and a tenth of its range."""
-    means = [reward for log in logs for _, reward in pieces(log)]
+def least_fall(logs: Sequence[pd.DataFrame], metric: str = REWARD) -> float:
+    """Return how far a log's score must fall to be a collapse: beyond the noise, and a tenth of its range.
+
+    The score is the mean reward of pieces of a log; another metric is evaluated, and stands for itself.
+    """
+    courses = [[mean for _, mean in pieces(log)] if metric == REWARD else list(column(log, metric)) for log in logs]
+    means = list(chain(*courses))
     least = [Thresholds.collapse_drop * max(1.0, max(means) - min(means))] if means else []
-    for values in (column(log, REWARD) for log in logs):
+    for values in (column(log, metric) for log in logs):
         if len(values) > 2:
-            least.append(NOISE * neighbour_noise(values) / np.sqrt(max(1, len(values) // SPANS)))
+            size = max(1, len(values) // SPANS) if metric == REWARD else 1
+            least.append(NOISE * neighbour_noise(values) / np.sqrt(size))
     return max(least, default=Thresholds.collapse_drop)
 
 
@@ -108,6 +115,7 @@ class Evidence:
     samples: pd.DataFrame = field(default_factory=pd.DataFrame)  # tokens of the rollout steps that were kept
     weights: Weights | None = None
     unknown: tuple[str, ...] = ()  # what could not be read, one sentence each
+    readings: tuple[str, ...] = ()  # what of a log was read as what, one sentence each
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)  # metric -> steps where it is NaN or infinite
     framework: str = "grpolab"  # whose log it is
     seconds: float = np.nan  # that the run took; NaN if no time is logged
@@ -216,8 +224,11 @@ class Evidence:
 
     @cached_property
     def score(self) -> tuple[str, Floats]:
-        """The score's metric and values: held-out accuracy if there are at least two evaluations, else the reward."""
-        for metric in (self.metric, *SCORES):
+        """The score's metric and values: held-out accuracy if there are at least two evaluations, else the reward.
+
+        Evaluations in a log of another program have a noise that is not known: there the rules look at the reward.
+        """
+        for metric in (self.metric, *(SCORES if self.framework == "grpolab" else SCORES[-1:])):
             values = column(self.rollouts if metric == REWARD else self.evaluations, metric)
             values = values[np.isfinite(values)]
             if len(values) > 1:
@@ -312,6 +323,8 @@ def to_evidence(log: RunLog) -> Evidence:
         settings=log.settings,
         updates=log.updates,
         rollouts=log.rollouts,
+        evaluations=log.evaluations,
+        readings=log.readings,
         unknown=(
             f"settings that the log does not print (it prints {listing(pairs, 8)})"
             if pairs

@@ -1,7 +1,7 @@
 """Report on runs of other frameworks: their logs as a study with arms and seeds, and a diagnosis.
 
-A log has no held-out evaluations, so the score is the training reward: the log is cut into SPANS equal pieces, and each
-one's mean reward serves as an evaluation. Everything else is as in any report.
+The score is what every log holds of evaluations, accuracy before reward. Else it is the training reward: the log is cut
+into SPANS equal pieces, and each one's mean reward serves as an evaluation. Everything else is as in any report.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import pandas as pd
 
 from grpolab.doctor import section
 from grpolab.doctor.causes import Finding
-from grpolab.doctor.evidence import REWARD, SPANS, TABLES, Evidence, least_fall, pieces, to_evidence
+from grpolab.doctor.evidence import EVALUATED, REWARD, SPANS, TABLES, Evidence, least_fall, pieces, to_evidence
 from grpolab.doctor.page import examine
 from grpolab.doctor.run_folder import read_run
 from grpolab.errors import RequestError, printable
 from grpolab.framework_names import LOG_NAMES
 from grpolab.meanings import POSITIONS
 from grpolab.paths import Results
-from grpolab.readers.log_folders import FoundLog, find_logs, group_runs
-from grpolab.readers.logs import read_log
+from grpolab.readers.log_folders import FoundLog, find_logs, group_runs, join_charts
+from grpolab.readers.logs import RunLog, read_charts, read_log
 from grpolab.report.journals import NUMBERS, column
 from grpolab.report.load import StudyRuns, study_of
 from grpolab.report.text import count, listing, markdown_table, number
@@ -76,9 +76,9 @@ def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[Found
     Raises RequestError if a folder does not exist, or none holds a log.
     """
     runs, refused = [], list[str]()
-    for log in (log for folder in dict.fromkeys(folders) for log in find_logs(folder)):
+    for log in join_charts(log for folder in dict.fromkeys(folders) for log in find_logs(folder)):
         try:
-            theirs = None if log.path.is_dir() else read_log(framework, log.path)
+            theirs = None if log.path.is_dir() else _read(framework, log)
             evidence = to_evidence(theirs) if theirs else read_run(log.path)
         except RequestError as refusal:
             refused.append(str(refusal))
@@ -92,17 +92,29 @@ def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[Found
         why = f": {refused[0]}" if refused else ": no trainer_state.json, console's output, .csv or .jsonl is there"
         more = f" ({count(len(refused) - 1, 'file')} more like it)" if len(refused) > 1 else ""
         raise RequestError(f"FOLDER={listing(list(folders), 3)} holds no log of a run{why}{more}")
-    return runs, [f"{count(len(refused), 'file')} left out, the first because {refused[0]}"] if refused else []
+    notes = list(
+        dict.fromkeys(text for run in runs for text in run.evidence.readings if text.startswith("by likeness"))
+    )
+    return runs, notes + (
+        [f"{count(len(refused), 'file')} left out, the first because {refused[0]}"] if refused else []
+    )
+
+
+def _read(framework: str | None, log: FoundLog) -> RunLog:
+    return read_charts(framework, log.name, log.charts) if log.charts else read_log(framework, log.path)
 
 
 def find_only_run(framework: str | None, folder: str) -> Evidence:
     """Return the evidence of the only run in a folder. Raises RequestError if the folder holds none or several."""
     runs, _ = find_runs(framework, [folder])
     if len(runs) > 1:
-        names = listing([str(Path(folder, run.log.name)) for run in runs], 4)
+        named = [f"{run.log.path} --run '{run.log.name}'" for run in runs if run.log.charts]
+        names = listing(named or [str(Path(folder, run.log.name)) for run in runs], 4)
+        of = runs[0].evidence.framework
+        source = of if of in LOG_NAMES and not named else "wandb-export"
         raise RequestError(
             f"FOLDER={folder} holds {len(runs)} runs: `grpolab diagnose` reads one of {names},"
-            f" `grpolab report --from {runs[0].evidence.framework} {folder}` all of them"
+            f" `grpolab report --from {source} {folder}` all of them"
         )
     return replace(runs[0].evidence, run=runs[0].log.name)
 
@@ -124,17 +136,27 @@ def make_study(
     baseline = baseline or arms[0]
     if baseline not in arms:
         raise RequestError(f"--baseline={baseline} is none of the arms: {listing(arms)}")
+    metric = score_of(runs)
+    logs = [run.evidence.rollouts if metric == REWARD else run.evidence.evaluations for run in runs]
     plan = {
-        **{"study": name, "includes": [], "placebo": [], "hypotheses": [], "primary_metric": REWARD},
+        **{"study": name, "found": True, "includes": [], "placebo": [], "hypotheses": [], "primary_metric": metric},
         "question": f"{count(len(runs), 'run')} of {next(iter(frameworks))}, as their logs show them.",
         **{"compare": "arm", "baseline": baseline, "paired": is_paired},
         "factors": {"arm": [baseline, *(arm for arm in arms if arm != baseline)]},
         "figures": FIGURES if len(arms) > 1 else [figure for figure in FIGURES if figure != "F27"],
-        "stability": {"collapse_drop": least_fall([run.evidence.rollouts for run in runs])},
+        "stability": {"collapse_drop": least_fall(logs, metric)},
         "seeds": sorted({run.seed for run in placed}),
         "cells": [_cell(run) for run in placed],
     }
-    return study_of(results, plan, _tables(placed)), placed, grouping
+    return study_of(results, plan, _tables(placed, metric)), placed, grouping
+
+
+def score_of(runs: Sequence[FoundRun]) -> str:
+    """Return the metric that is the runs' score: one of which each has two evaluations, else the training reward."""
+    for metric in EVALUATED:
+        if all(len(column(run.evidence.evaluations, metric)) > 1 for run in runs):
+            return metric
+    return REWARD
 
 
 def _cell(run: FoundRun) -> dict[str, Any]:
@@ -146,26 +168,33 @@ def _cell(run: FoundRun) -> dict[str, Any]:
     }
 
 
-def _tables(runs: Sequence[FoundRun]) -> dict[str, pd.DataFrame]:
-    """Return the runs' records as tables for a report; mean rewards of pieces of the logs serve as evaluations."""
+def _tables(runs: Sequence[FoundRun], metric: str) -> dict[str, pd.DataFrame]:
+    """Return the runs' records as tables for a report; without evaluations mean rewards of pieces of the logs serve."""
     none = pd.DataFrame(columns=["signature", *POSITIONS])
     tables = {"histograms": none, "timings": none, NUMBERS: none[["signature"]]}
     for name in ("updates", "rollouts"):
         frames = [getattr(run.evidence, name).assign(signature=run.signature) for run in runs]
         frames = [frame for frame in frames if len(frame)]
         tables[name] = pd.concat(frames, ignore_index=True) if frames else none
-    rows = [(*piece, run.signature) for run in runs for piece in pieces(run.evidence.rollouts)]
-    tables["evaluations"] = pd.DataFrame(rows, columns=["rollout_step", REWARD, "signature"]).astype({REWARD: float})
+    if metric == REWARD:
+        rows = [(*piece, run.signature) for run in runs for piece in pieces(run.evidence.rollouts)]
+        tables["evaluations"] = pd.DataFrame(rows, columns=["rollout_step", REWARD, "signature"]).astype(
+            {REWARD: float}
+        )
+    else:
+        frames = [run.evidence.evaluations.assign(signature=run.signature) for run in runs]
+        tables["evaluations"] = pd.concat(frames, ignore_index=True).dropna(subset=[metric])
     outcomes = pd.DataFrame([{"signature": run.signature, "outcome": run.outcome} for run in runs])
     return tables | {"outcomes": outcomes.assign(evaluation_items=np.nan, hardware=None)}
 
 
 def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
     """Yield a sentence for each thing that a reader may expect and these logs lack."""
-    yield (
-        "held-out evaluations: the score is the training reward, whose noise is that of a batch, and a policy that"
-        " learns to please the reward alone scores well"
-    )
+    if score_of(runs) == REWARD:
+        yield (
+            "held-out evaluations in every log: the score is the training reward, whose noise is that of a batch, and a"
+            " policy that learns to please the reward alone scores well"
+        )
     theirs = {ours: name for name, ours in reversed(LOG_NAMES.get(runs[0].evidence.framework, {}).items())}
     for metric in SHOWN:
         n = sum(any(len(column(getattr(run.evidence, name), metric)) for name in TABLES.values()) for run in runs)
@@ -186,6 +215,12 @@ def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
         yield f"lines that cannot be read, half written or cut off: {listing(torn, 4)}"
 
 
+def _evaluations_of(run: FoundRun, metric: str) -> list[str]:
+    """Return the names that a log has for a metric of evaluations."""
+    start = f"evaluations: {metric} is "
+    return [text.removeprefix(start).rpartition(": ")[0] for text in run.evidence.readings if text.startswith(start)]
+
+
 def write_report(
     results: Results,
     runs: Sequence[FoundRun],
@@ -202,11 +237,12 @@ def write_report(
     from grpolab.report.page import write_found  # imported late: drawing loads slowly
 
     study, placed, grouping = make_study(results, output.name, runs, arms, baseline)
-    score = (
-        f"score: the mean training reward; a log is cut into {SPANS} equal pieces, which stand for evaluations; a fall"
-        f" of {number(study.thresholds.collapse_drop)} or more may be a collapse: less is noise"
-    )
-    sentences = "\n".join(f"- {note}" for note in (*notes, *grouping, score))
+    said = listing(sorted({text for run in runs for text in _evaluations_of(run, study.metric)}), 3)
+    score = f"{study.metric}, evaluated while training: {said}"
+    if study.metric == REWARD:
+        score = f"the mean training reward; a log is cut into {SPANS} equal pieces, which stand for evaluations"
+    fall = f"a fall of {number(study.thresholds.collapse_drop)} or more may be a collapse: less is noise"
+    sentences = "\n".join(f"- {note}" for note in (*notes, *grouping, f"score: {score}; {fall}"))
     rows = [
         {
             **{"arm": run.arm, "seed": run.seed, "run": run.signature},
@@ -218,7 +254,7 @@ def write_report(
     ]
     table = f"## The runs that were found\n\n{sentences}\n\n{markdown_table(pd.DataFrame(rows))}"
     # Judged as in the study: by the training reward, and by a threshold of collapse for all of its runs.
-    seen = {run.signature: replace(run.evidence, thresholds=study.thresholds, metric=REWARD) for run in placed}
+    seen = {run.signature: replace(run.evidence, thresholds=study.thresholds, metric=study.metric) for run in placed}
     causes = {signature: examine(run).findings for signature, run in seen.items()}
     diagnosis = section.write([*section.examined(study, causes)])
     lacks = list(find_gaps(placed))

@@ -41,6 +41,7 @@ class Diagnosis:
     state: str  # how the run ended, or that it has not
     findings: tuple[Finding, ...]
     notes: tuple[Finding, ...]
+    readings: tuple[str, ...]  # what of a log was read as what, one sentence each
     unknown: tuple[str, ...]  # what could not be looked at, one sentence each
     lost: str  # the report's label: collapsed, diverged or stopped; empty if the run was not lost
     fall: str | None  # how far accuracy fell (reward, if the run has no accuracy); None if it did not
@@ -72,6 +73,7 @@ def examine(run: Evidence) -> Diagnosis:
         state=run.state,
         findings=findings,
         notes=find(NORMAL.causes),
+        readings=run.readings,
         unknown=(*_find_gaps(run), *run.unknown),
         lost=run.lost,
         fall=fall,
@@ -110,8 +112,8 @@ def _find_gaps(run: Evidence) -> Iterator[str]:
 
 
 def _name_there(framework: str, metric: str) -> str:
-    """Return `, which trl logs as kl`, or that the framework does not log it; '' for our own runs."""
-    if framework == "grpolab":
+    """Return `, which trl logs as kl`, or that the framework does not log it; '' for our own and unknown names."""
+    if framework not in LOG_NAMES:
         return ""
     theirs = [name for name, ours in LOG_NAMES[framework].items() if ours == metric]
     return f", which {framework} logs as {theirs[0]}" if theirs else f", which {framework} does not log"
@@ -126,6 +128,8 @@ def text(diagnosis: Diagnosis) -> str:
         wrap = textwrap.TextWrapper(WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
         lines.extend(wrap.wrap(sentence))
 
+    for reading in diagnosis.readings:
+        write("read: ", f"{reading}.")
     lost = f"lost, as reports count it ({diagnosis.lost})" if diagnosis.lost else ""
     if course := list(filter(None, (lost, diagnosis.fall))):
         write("", f"{': '.join(course)}.")
@@ -177,6 +181,7 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
             {**{key: getattr(finding, key) for key in finding_keys}, "try": finding.remedy}
             for finding in diagnosis.findings
         ],
+        "readings": diagnosis.readings,
         "normal": [{"note": note.cause, "says": note.says, "evidence": note.evidence[0]} for note in diagnosis.notes],
         "still_possible": [vars(one) for one in diagnosis.still_possible],
         "expected": [vars(place) for place in diagnosis.places],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import pandas as pd
 from grpolab.bounded import read_mapping
 from grpolab.errors import RequestError, printable
 from grpolab.identity import dotted
+from grpolab.readers.log_tables import runs_of_chart
 
-LOGS = {".log", ".txt", ".out", ".jsonl", ".json", ".csv", ".tsv"}
+LOGS = {".log", ".txt", ".out", ".jsonl", ".json", ".csv", ".tsv", ".ipynb"}  # a page must be named: most are prose
 CONFIGS = ("config.yaml", "config.json", "args.json", "training_args.json", ".hydra/config.yaml")
 NO_LOGS = {
     *CONFIGS,
@@ -42,6 +43,7 @@ class FoundLog:
     folder: str  # that was asked for
     path: Path
     config: Mapping[str, Any]  # beside the log, dotted; empty if there is none
+    charts: tuple[Path, ...] = ()  # CSV files with columns of this run and of others, if it is read from such
 
 
 def find_logs(folder: str) -> Iterator[FoundLog]:
@@ -68,13 +70,32 @@ def find_logs(folder: str) -> Iterator[FoundLog]:
         name = str(run.relative_to(root)) if is_below else run.resolve().name
         is_ours = run in run_folders
         yield FoundLog(name, folder, run if is_ours else states[run], {} if is_ours else _config_of(states[run], root))
-    logs = [file for file in files if file.suffix in LOGS and file.name not in NO_LOGS and file.is_file()]
+    is_log = {file: file.suffix in LOGS and file.name not in NO_LOGS for file in files}
+    logs = [file for file in files if (is_log[file] or file == root) and file.is_file()]
     beside = Counter(log.parent for log in logs)
     taken = run_folders | states.keys()
     for log in logs:
-        if taken.isdisjoint((log.parent, *log.parent.parents)):
+        if not taken.isdisjoint((log.parent, *log.parent.parents)):
+            continue
+        of_chart = runs_of_chart(log) if log.suffix == ".csv" else []
+        yield from (FoundLog(run, folder, log, {}, (log,)) for run in of_chart)
+        if not of_chart:
             name = log.stem if log == root else str(log.relative_to(root).with_suffix(""))
             yield FoundLog(name, folder, log, _config_of(log, root, is_alone=beside[log.parent] == 1))
+
+
+def join_charts(logs: Iterable[FoundLog]) -> Iterator[FoundLog]:
+    """Yield the logs, those last that are charts: of one run in several charts of a folder, one log."""
+    joined: dict[tuple[Path, str], FoundLog] = {}
+    for log in logs:
+        key = log.path.parent, log.name
+        if not log.charts:
+            yield log
+        elif key in joined:
+            joined[key] = replace(joined[key], charts=(*joined[key].charts, *log.charts))
+        else:
+            joined[key] = log
+    yield from joined.values()
 
 
 def _is_checkpoint(state: Path) -> bool:
@@ -108,7 +129,8 @@ def group_runs(
     """Return each run's arm and seed, whether arms are paired by seed, and how that was decided, in sentences.
 
     Without `folders_of_arms`, arms are what differs between the configs (seeds and places apart), or the names without
-    their seeds, or the folders that were asked for. Runs whose seeds do not tell them apart are numbered within an arm.
+    their seeds, or the first folders below the one that was asked for, or the folders that were.
+    Runs whose seeds do not tell them apart are numbered within an arm.
     """
     arms, how = _choose_arms(runs, folders_of_arms)
     seeds = [_seed_of(run) for run in runs]
@@ -140,8 +162,12 @@ def _choose_arms(runs: Sequence[FoundLog], folders_of_arms: Mapping[str, Sequenc
     if all(run.config for run in runs) and (by_config := _name_differences([run.config for run in runs])):
         ways.append((by_config, "what differs between the configs, seeds and places apart"))
     if all(SEED_IN_NAME.search(run.name) for run in runs):
-        by_name = [SEED_IN_NAME.sub("", run.name).strip("-_./ ") or Path(run.folder).name for run in runs]
+        bare = [re.sub("/+", "/", SEED_IN_NAME.sub("", run.name)).strip("-_./ ") for run in runs]
+        by_name = [name or Path(run.folder).name for name, run in zip(bare, runs, strict=True)]
         ways.append((by_name, "the names of the runs without their seeds"))
+    below = [Path(run.name).parts[0] for run in runs]
+    if len({run.folder for run in runs}) == 1 < len(set(below)) and all("/" in run.name for run in runs):
+        ways.append((below, f"the first folders below {printable(runs[0].folder)}"))
     folders = [Path(run.folder).name or run.folder for run in runs]
     if len(set(folders)) < len({run.folder for run in runs}):
         folders = [run.folder for run in runs]

@@ -12,35 +12,48 @@ verl and ROLL log one row a batch, a mean over its updates; TRL one row every `l
 
 from __future__ import annotations
 
-import ast
 import csv
 import json
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from grpolab.errors import RequestError, printable
-from grpolab.framework_names import FRESH_BATCH, LOG_NAMES, LOG_ONLY, TRL_NAMES, VERL_NAMES
-from grpolab.identity import dotted
+from grpolab.framework_names import FRESH_BATCH, LOG_ONLY, TRL_NAMES, VERL_NAMES
 from grpolab.meanings import METRICS
+from grpolab.readers.log_lines import Console, LoggedRow, flatten
+from grpolab.readers.log_names import (
+    NAMES,
+    OTHER,
+    SHARES,
+    STEPS,
+    TELLING,
+    TELLING_OF,
+    TRACKED,
+    evaluation,
+    known,
+    likeness,
+    number,
+)
+from grpolab.readers.log_tables import (
+    LARGEST_PAGE,
+    PAGES,
+    chart_rows,
+    csv_rows,
+    has_table,
+    numbers_in,
+    read_page,
+)
 
-LoggedRow = Mapping[str, Any]
-
-# Framework -> its name -> ours. `grpolab`: our own metrics in MLflow, where the run folder is elsewhere.
-NAMES = LOG_NAMES | {
-    "grpolab": {name: name for name, metric in METRICS.items() if metric.kind in ("update", "rollout")}
-}
-STEPS = ("step", "training/global_step", "global_step", "global_step/max_steps", "system/global_step", "_step", "Step")
-RATES = ("learning_rate", "actor/lr")  # a printed config has these too, so a rate alone makes no row
 _ACTOR = "actor_rollout_ref.actor."
 _WHOLE, _PART = "prompts_per_step", "prompts_per_minibatch"  # TRL counts both in micro-batches
 # Framework -> option in a printed config -> ours.
@@ -58,20 +71,7 @@ SETTINGS = {
 
 BLOCK = 1 << 20  # characters that are read at once; a longer line is cut there
 LONGEST_OBJECT = 8 << 20  # characters of one row of JSON
-MOST_CONFIG_LINES = 5000
-
 BETWEEN = re.compile(r"[\s,]*")
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-WORKER = re.compile(r"\([^()]{0,80}\bpid=(\d+)[^()]{0,80}\) ?")  # Ray: the process that printed the line
-FLAT = re.compile(r"\{[^{}]*\}")
-NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d[\d.eE+/-]*)"
-PAIR = re.compile(
-    rf"""['"]([^'"]{{1,200}})['"]\s*:\s*(?:[\w.]{{1,30}}\()?['"]?({NUMBER})(?=['"\s,)}}])""", re.IGNORECASE
-)
-VERL_ROW = re.compile(r"(?:^|\s)step:(\d+) - (.*)")
-VERL_VALUE = re.compile(rf"(?:[\w.]{{1,30}}\()?({NUMBER})\)?", re.IGNORECASE)
-ARGUMENTS = re.compile(r"(?:GRPO|RLHF)\w{0,40}\(")  # GRPOConfig(...), RLHFArguments(...)
-ARGUMENT = re.compile(rf"\b(\w+)=['\"]?({NUMBER}|\w+)['\"]?\s*[,)]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,16 +83,18 @@ class RunLog:
     rows: int
     updates: pd.DataFrame
     rollouts: pd.DataFrame
+    evaluations: pd.DataFrame
     not_finite: Mapping[str, Sequence[int]]  # metric -> steps where it is NaN or infinite
     settings: Mapping[str, Any]  # what the printed config says of our settings
     config: Mapping[str, Any]  # the whole printed config, dotted, under the framework's own names
     problems: tuple[str, ...]  # what could not be read, one sentence each
+    readings: tuple[str, ...]  # what was read as what, where a reader must know it, one sentence each
 
 
-def read_log(framework: str | None, path: Path) -> RunLog:
+def read_log(framework: str | None, path: Path, run: str | None = None) -> RunLog:
     """Return the numbers in a log file. `framework` None: the one that most metric names fit.
 
-    Raises RequestError if the file cannot be read, or holds no known metric.
+    `run` is one of several in a chart. Raises RequestError if the file cannot be read, or holds no known metric.
     """
     collected = _Collector()
     try:
@@ -106,16 +108,20 @@ def read_log(framework: str | None, path: Path) -> RunLog:
             if "\0" in head:
                 raise RequestError(f"FILE={path} cannot be read as a log: it is no text")
             first = head.lstrip()[:1]
-            if path.suffix in (".csv", ".tsv"):
-                collected.add(_csv_rows(path, chain(head.splitlines(keepends=True), file)))
+            if run is not None or path.suffix in (".csv", ".tsv"):
+                collected.add(csv_rows(path, chain(head.splitlines(keepends=True), file), run))
+            elif path.suffix.lower() in PAGES:
+                collected.add_page(path, head + file.read(LARGEST_PAGE))
             elif first == "[" or path.suffix == ".json" or (first == "{" and '"log_history"' in head):
                 collected.add(_document_rows(head, file, collected))
             else:
                 file.seek(0)
-                collected.add(_line_rows(file, collected))
+                collected.add_lines(iter(lambda: file.readline(BLOCK), ""))
+                if not collected.rows and len(head) < BLOCK and has_table(head):  # as people paste it
+                    collected.add_page(path, head)
     except (OSError, csv.Error) as error:
         raise RequestError(f"FILE={path} cannot be read as a log: {error}") from error
-    return collected.as_log(framework, path.name)
+    return collected.as_log(framework, path.name if run is None else run)
 
 
 def read_rows(run: str, rows: Iterable[LoggedRow]) -> RunLog:
@@ -125,21 +131,14 @@ def read_rows(run: str, rows: Iterable[LoggedRow]) -> RunLog:
     return collected.as_log(None, run)
 
 
-def _as_tracked(name: str) -> str:
-    """Spell a metric's name as MLflow does (verl writes `_at_` for `@`), without a tracker's prefix."""
-    name = name.rpartition(" - ")[2].removeprefix("train/")  # `run - train/loss` in a chart of W&B
-    return re.sub(r"[^\w./ -]", "_", name.replace("@", "_at_")).replace(" / ", "/")
-
-
-TRACKED = {of: {_as_tracked(theirs): ours for theirs, ours in names.items()} for of, names in NAMES.items()}
-KNOWN = {name for names in TRACKED.values() for name in names} | {*STEPS, *FRESH_BATCH.values()}
-TELLING = KNOWN.difference(STEPS, RATES, FRESH_BATCH.values())  # one of these makes a row of training
-
-
-@lru_cache(4096)
-def _known(name: str) -> str | None:
-    known = _as_tracked(name)
-    return known if known in KNOWN else None
+def read_charts(framework: str | None, run: str, paths: Sequence[Path]) -> RunLog:
+    """Return the numbers of one run in W&B's charts of several, each of some metrics. Raises RequestError."""
+    collected = _Collector()
+    try:
+        collected.add(chart_rows(paths, run))
+    except (OSError, csv.Error) as error:
+        raise RequestError(f"FILE={paths[0]} cannot be read as a chart: {error}") from error
+    return collected.as_log(framework, run)
 
 
 class _Collector:
@@ -147,62 +146,155 @@ class _Collector:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
+        self.evaluations: list[tuple[int, dict[str, float]]] = []  # with the number of rows before each
         self.config: dict[str, Any] = {}
         self.damaged = 0  # rows that could not be read
+        self.readings: list[str] = []
 
     def add(self, rows: Iterable[LoggedRow]) -> None:
-        """Keep the known numbers of the rows that are about training."""
+        """Keep the known numbers of the rows that are about training, or about an evaluation."""
         for row in rows:
             numbers = {}
             for name, written in row.items():
-                if (known := _known(name)) and (value := _number(written)) is not None:
-                    numbers[known] = value
-            if not TELLING.isdisjoint(numbers) and "train_runtime" not in row:  # the summary at the end of TRL's log
+                if (metric := known(name)) and (value := number(written)) is not None:
+                    numbers[metric] = value
+            if "train_runtime" in row:  # the summary at the end of TRL's log
+                continue
+            if not TELLING.isdisjoint(numbers):
                 self.rows.append(numbers)
+                continue
+            alike = {ours for name in numbers if (ours := evaluation(name) or likeness(name))} - {"learning_rate"}
+            if any(not ours.startswith("eval/") for ours in alike):
+                self.rows.append(numbers)
+            elif alike:
+                self.evaluations.append((len(self.rows), numbers))
+
+    def add_lines(self, lines: Iterable[str]) -> None:
+        """Keep what a console printed."""
+        console = Console()
+        self.add(console.rows(lines))
+        self.damaged += console.damaged
+        self.config |= console.config
+
+    def add_page(self, path: Path, text: str) -> None:
+        """Keep the table, or the lines, with most numbers of training in a page."""
+        tables, text = read_page(path, text)
+        lines = _Collector()
+        lines.add_lines(text.splitlines(keepends=True))
+        self.config |= lines.config
+        table = max(tables, key=numbers_in, default=[])
+        if numbers_in(table) < numbers_in(lines.rows):
+            self.rows, self.evaluations, self.damaged = lines.rows, lines.evaluations, lines.damaged
+            return
+        self.add(table)
+        others = sum(numbers_in(other) > 0 for other in tables) - 1
+        if others > 0:
+            self.readings.append(
+                f"of {others + 1} tables with metrics the one with most numbers, {len(self.rows)} rows, is read"
+            )
 
     def as_log(self, framework: str | None, run: str) -> RunLog:
         """Return the rows under our names. Raises RequestError if no name is one of the framework's."""
+        shapes = [tuple(row) for row in self.rows]
+        place_of = {shape: place for place, shape in enumerate(dict.fromkeys(shapes))}
+        shape_of_row = np.array([place_of[shape] for shape in shapes], dtype=int)
+
+        def rows_with(names: Collection[str]) -> NDArray[np.bool_]:
+            """Return for each row whether it has one of the names."""
+            return np.array([any(name in names for name in shape) for shape in place_of], dtype=bool)[shape_of_row]
+
+        telling = {of: rows_with(names) for of, names in TELLING_OF.items()}
         written = pd.DataFrame(self.rows, dtype=np.float64)
-        odd = [(at, name) for at, row in enumerate(self.rows) for name in row if not math.isfinite(row[name])]
-        columns = written.where(np.isfinite(written))
-        telling = {
-            of: np.array([not TELLING.isdisjoint(names.keys() & row) for row in self.rows], dtype=bool)
-            for of, names in TRACKED.items()
-        }
-        best = max(telling, key=lambda of: (telling[of].sum(), len(NAMES[of].keys() & columns)))
-        if framework is None and telling[best].any():
-            framework = best
-        if not framework or not telling[framework].any():
+        best = max(telling, key=lambda of: (telling[of].sum(), sum(name in TRACKED[of] for name in written)))
+        exact = {name: ours for name, ours in TRACKED[framework or best].items() if name in written}
+        # A name that only rows of another program have is not this one's.
+        beside = written[telling[framework or best]].dropna(axis=1, how="all")
+        alike = _alike(written[[name for name in written if name not in TELLING or name in beside]], exact.values())
+        if framework is None:
+            is_other = len(alike) > len(TELLING.intersection(exact))
+            framework = OTHER if is_other else best if telling[best].any() else None
+        if not framework or (framework in telling and not telling[framework].any()):
             expected = ", ".join(list(NAMES[framework])[:6]) if framework else ", ".join(NAMES)
             by = f"that {framework} logs of an update" if framework else "of an update that the doctor knows"
             other = f"; its names are {best}'s" if telling[best].any() else ""
             raise RequestError(f"FILE={run} holds no metric {by} ({expected}, ...){other}")
-        rows, names = telling[framework], TRACKED[framework]
+        names = exact | alike
+        kept = telling[best if framework == OTHER else framework] | rows_with(alike)
+        foreign = int((rows_with(TELLING) & ~kept).sum())
+        rows = self.rows
+        if not kept.all():
+            rows = [row for row, is_kept in zip(rows, kept, strict=True) if is_kept]
+            written = written[kept].reset_index(drop=True)
+        columns = written.where(np.isfinite(written))
         positions = _positions(framework, columns)
         not_finite: dict[str, list[int]] = defaultdict(list)
-        for at, name in odd:
-            if name in names:
-                not_finite[names[name]].append(int(positions["rollout_step"].iloc[at]))
+        for at, row in enumerate(rows):
+            for name in row:
+                if not math.isfinite(row[name]) and name in names:
+                    not_finite[names[name]].append(int(positions["rollout_step"].iloc[at]))
         tables = {}
         for kind in ("update", "rollout"):  # a row without any metric of the kind is left out
             metrics = {
                 ours: _first(columns, [name for name in names if names[name] == ours])
-                for name, ours in names.items()
-                if name in columns and kind == ("rollout" if ours in LOG_ONLY else METRICS[ours].kind)
+                for ours in dict.fromkeys(names.values())
+                if kind == ("rollout" if ours in LOG_ONLY else METRICS[ours].kind)
             }
             table = pd.DataFrame(metrics, index=columns.index)
-            kept = rows & table.notna().any(axis=1)
-            tables[f"{kind}s"] = pd.concat([positions, table], axis=1)[kept].reset_index(drop=True)
+            tables[f"{kind}s"] = pd.concat([positions, table], axis=1)[table.notna().any(axis=1)].reset_index(drop=True)
+        if alike:
+            told = (exact if framework == OTHER else {}) | alike
+            pairs = ", ".join(f"`{printable(name)}` is read as {ours}" for name, ours in told.items())
+            self.readings.append(f"by likeness: {pairs}")
+        evaluations = self._evaluations(columns, positions, kept)
         return RunLog(
             run=printable(run),
             framework=framework,
-            rows=int(rows.sum()),
+            rows=len(rows),
             **tables,
+            evaluations=evaluations,
             not_finite=not_finite,
             settings=_settings(framework, self.config),
             config=self.config,
-            problems=tuple(self._problems(columns, int((~rows).sum()))),
+            problems=tuple(self._problems(columns, foreign)),
+            readings=tuple(self.readings),
         )
+
+    def _evaluations(self, columns: pd.DataFrame, positions: pd.DataFrame, kept: NDArray[np.bool_]) -> pd.DataFrame:
+        """Return the evaluations: in rows of their own, or in those of training. Say what was read as what.
+
+        Of several data sets the mean counts, over those that were evaluated most often.
+        """
+        if not self.evaluations and not any(_evaluated(name) for name in columns):
+            return pd.DataFrame()
+        places, kept_before = positions["rollout_step"], np.concatenate([[0], np.cumsum(kept)])
+        own = pd.DataFrame([row for _, row in self.evaluations], dtype=np.float64)
+        before = [int(kept_before[at]) - 1 for at, _ in self.evaluations]
+        place = pd.Series([int(places.iloc[at]) if at >= 0 else 0 for at in before], own.index, dtype=np.float64)
+        if "iteration" not in positions:  # else places are no steps
+            place = _first(own, STEPS).fillna(place)
+        columns = pd.concat([columns, own.where(np.isfinite(own))], ignore_index=True)
+        steps = (
+            pd.concat([places, place.clip(-(2**53), 2**53)], ignore_index=True).astype(int).sort_values(kind="stable")
+        )
+        columns = columns.loc[steps.index]
+        sources: dict[str, list[str]] = defaultdict(list)
+        for name in columns:
+            if (ours := _evaluated(name)) and columns[name].notna().any() and _may_be(ours, columns[name]):
+                sources[ours].append(name)
+        table = pd.DataFrame({"rollout_step": steps})
+        for ours, names in sources.items():
+            exact = [name for name in names if evaluation(name)] or names
+            counts = columns[exact].notna().sum()
+            read = [name for name in exact if counts[name] == counts.max()]
+            if not columns[read].notna().all(axis=1).any():  # they were never evaluated together
+                read = read[:1]
+            table[ours] = columns[read].mean(axis=1).where(columns[read].notna().all(axis=1))
+            by = "" if evaluation(read[0]) else " by likeness"
+            words = ", ".join(f"`{printable(name).replace('_at_', '@')}`" for name in read[:4])
+            mean = f"the mean of {len(read)} data sets, {words}" if len(read) > 1 else words
+            self.readings.append(f"evaluations: {ours} is {mean}{by}: {_course(table, ours)}")
+        found = table.drop(columns="rollout_step").notna().any(axis=1)
+        return table[found].reset_index(drop=True)
 
     def _problems(self, columns: pd.DataFrame, foreign: int) -> Iterator[str]:
         if self.damaged:
@@ -216,19 +308,33 @@ class _Collector:
             )
 
 
-def _number(written: Any) -> float | None:
-    """Read a number as logs write it: 0.5, '0.5', '17/124' (17 of 124), nan. Return None for anything else."""
-    if type(written) is float:
-        return written
-    if isinstance(written, bool) or not isinstance(written, int | float | str):
-        return None
-    try:
-        return float(written)
-    except OverflowError:
-        return None
-    except ValueError:
-        whole, slash, _ = str(written).partition("/")
-        return _number(whole) if slash else None
+def _alike(written: pd.DataFrame, exact: Collection[str]) -> dict[str, str]:
+    """Return names that are like a metric's that no exact name is, one name a metric: that with most values."""
+    best: dict[str, str] = {}
+    for name in written:
+        ours = None if name in STEPS or _evaluated(name) else likeness(name)
+        if ours and ours not in exact and _may_be(ours, written[name]):
+            other = best.setdefault(ours, name)
+            best[ours] = max(other, name, key=lambda one: written[one].count())
+    return {name: ours for ours, name in best.items() if best.keys() - {"learning_rate"}}
+
+
+def _evaluated(name: str) -> str | None:
+    """Return our metric if a name is that of an evaluation's, exactly or by likeness."""
+    ours = evaluation(name) or likeness(name) or ""
+    return ours if ours.startswith("eval/") else None
+
+
+def _may_be(ours: str, values: pd.Series) -> bool:
+    return ours not in SHARES or bool(values.dropna().between(0, 1).all())
+
+
+def _course(table: pd.DataFrame, metric: str) -> str:
+    """Return `0.41 at step 0, 0.55 at step 100 (11 of them)`."""
+    rows = table[table[metric].notna()]
+    ends = [rows.iloc[0], rows.iloc[-1]] if len(rows) > 1 else [rows.iloc[0]]
+    said = ", ".join(f"{row[metric]:.3g} at step {int(row['rollout_step'])}" for row in ends)
+    return f"{said} ({len(rows)} of them)"
 
 
 def _first(columns: pd.DataFrame, names: Iterable[str]) -> pd.Series:
@@ -253,13 +359,13 @@ def _positions(framework: str, columns: pd.DataFrame) -> pd.DataFrame:
 def _settings(framework: str, config: LoggedRow) -> dict[str, Any]:
     """Return those of our settings that a printed config determines."""
     settings = {
-        ours: number if (number := _number(config[theirs])) is not None else config[theirs]
+        ours: value if (value := number(config[theirs])) is not None else config[theirs]
         for theirs, ours in SETTINGS.get(framework, {}).items()
         if config.get(theirs) is not None and isinstance(config[theirs], str | int | float)
     }
     if not settings.pop("use_kl_loss", True):
         settings["beta"] = 0.0
-    batch, part = (_number(settings.get(name)) for name in (_WHOLE, _PART))
+    batch, part = (number(settings.get(name)) for name in (_WHOLE, _PART))
     if batch and settings.pop(_PART, None) and part:
         settings["num_minibatches"] = math.ceil(batch / part)
     if framework == "trl":
@@ -291,102 +397,4 @@ def _document_rows(head: str, file: TextIO, collected: _Collector) -> Iterator[L
             buffer, position = buffer[position:] + more, 0
             continue
         if isinstance(row, dict):
-            yield _flatten(row)
-
-
-def _flatten(row: dict[str, Any]) -> LoggedRow:
-    """Move nested metrics to the top level: verl's `data`, trackio's `metrics`."""
-    inner = [part for part in row.values() if isinstance(part, dict)]
-    return row if not inner else {name: value for part in (*inner, row) for name, value in part.items()}
-
-
-def _csv_rows(path: Path, lines: Iterable[str]) -> Iterator[LoggedRow]:
-    """Yield the rows of a table. Raises RequestError if it has columns of several runs."""
-    table = csv.DictReader(lines, delimiter="\t" if path.suffix == ".tsv" else ",", restkey="")
-    names = Counter(known for name in table.fieldnames or () if (known := _known(name)) in TELLING)
-    if names and (runs := max(names.values())) > 1:
-        raise RequestError(f"FILE={path.name} holds {runs} runs side by side: export one run to a file")
-    for row in table:
-        yield {name: value for name, value in row.items() if name and value}  # cells beyond the head have no name
-
-
-def _line_rows(file: TextIO, collected: _Collector) -> Iterator[LoggedRow]:
-    """Yield the rows among the lines of a console; keep a config that is printed between them."""
-    printed = _PrintedConfig()
-    for line in iter(lambda: file.readline(BLOCK), ""):
-        text = ANSI.sub("", line) if "\x1b" in line else line
-        worker = WORKER.match(text) if text.startswith("(") else None
-        text = text[worker.end() :] if worker else text
-        if config := printed.add(worker[1] if worker else "", text):
-            collected.config |= config
-            yield config  # a row that is printed over several lines looks the same
-        elif "step:" in text and (verl := VERL_ROW.search(text)):
-            yield _verl_row(verl)
-        elif "{" in text:
-            yield from _object_rows(text, collected)
-
-
-def _object_rows(line: str, collected: _Collector) -> Iterator[LoggedRow]:
-    """Yield a line that is a JSON object, or the dicts in it."""
-    is_json = line.startswith('{"')
-    if is_json:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            pass
-        else:
-            yield _flatten(row)
-            return
-    rows = [_flat_row(match[0]) for match in FLAT.finditer(line) if ":" in match[0]]
-    collected.damaged += is_json and not any(rows) and not TELLING.isdisjoint(name for name, _ in PAIR.findall(line))
-    yield from rows
-
-
-def _flat_row(text: str) -> LoggedRow:
-    """Read a flat dict as JSON or Python writes it, also with `nan` and `np.float64(..)`."""
-    try:
-        return dict(json.loads(text.replace("'", '"')))  # the fast way, for what is nearly JSON
-    except (ValueError, RecursionError):
-        return dict(PAIR.findall(text))
-
-
-def _verl_row(match: re.Match[str]) -> LoggedRow:
-    """Read `step:3 - actor/lr:0.000 - actor/kl_loss:np.float64(0.1)`. Older verl rounds to .001: 0 may be any size."""
-    row: dict[str, Any] = {"step": match[1]}
-    for part in match[2].split(" - "):
-        name, _, written = part.rpartition(":")
-        value = VERL_VALUE.match(written) if _known(name) else None
-        if value and not (value[1].endswith("0.000") and name in ("actor/lr", "actor/grad_norm")):
-            row[name] = value[1]
-    return row
-
-
-class _PrintedConfig:
-    """A config that is printed over several lines: verl's dict, transformers' `GRPOConfig(beta=0.0, ...)`."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def add(self, worker: str, line: str) -> dict[str, Any]:
-        """Take one more line. If the config ends with it, return the config with dotted keys; else nothing."""
-        if not self.lines:
-            arguments = ARGUMENTS.search(line) if "GRPO" in line or "RLHF" in line else None
-            if not arguments and not line.startswith("{'"):
-                return {}
-            self.brackets, self.worker, self.depth = "()" if arguments else "{}", worker, 0
-        elif worker != self.worker:
-            return {}
-        self.lines.append(line)
-        self.depth += line.count(self.brackets[0]) - line.count(self.brackets[1])
-        if self.depth > 0 and len(self.lines) < MOST_CONFIG_LINES:
-            return {}
-        text, self.lines = "".join(self.lines), []
-        if self.brackets == "()":
-            return dict(ARGUMENT.findall(text))
-        if text.count("\n") < 2:
-            return {}  # a row
-        try:
-            config = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            return {}
-        return dict(dotted(config)) if isinstance(config, dict) else {}
+            yield flatten(row)

@@ -69,7 +69,13 @@ class StudyRuns:
     @property
     def score_name(self) -> str:
         """The evaluation metric in words."""
-        return "accuracy" if self.metric.startswith("eval/") else "training reward"
+        words = {"eval/reward": "held-out reward", "reward/mean": "training reward"}
+        return words.get(self.metric, "accuracy")
+
+    @property
+    def is_found(self) -> bool:
+        """True if other programs made the runs: they have no warm start, and no hypothesis."""
+        return bool(self.plan.get("found"))
 
     @property
     def baseline(self) -> str:

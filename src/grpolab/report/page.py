@@ -304,7 +304,7 @@ def _write_runs(part: StudyPage, above: Path = Path()) -> str:
     """Write what a study's runs show: sentences, figures, tables. `above`: path from its page to the report."""
     study, has_cells = part.study, len(part.study.cells) > 0
     differences = "paired by seed, and factors (in logarithms) too" if study.is_paired else "Welch's, unpaired"
-    decided = "what is decided stands under Verdicts" if study.score_name == "accuracy" else "nothing is decided"
+    decided = "nothing is decided" if study.is_found else "what is decided stands under Verdicts"
     brackets = BRACKETS.format(differences=differences, decided=decided)
     blocks = [_bullets(findings(study)), brackets] if has_cells else []
     for manifest, path in part.pictures:

@@ -145,7 +145,7 @@ def scores(study: StudyRuns) -> Table:
 
     caption = (
         f"final score (`{study.metric}`, mean of the last quarter of the evaluations), gain over the"
-        f" {'warm ' if study.score_name == 'accuracy' else ''}start, and difference to the baseline"
+        f" {'' if study.is_found else 'warm '}start, and difference to the baseline"
         f" {'paired by seed' if study.is_paired else '(Welch, unpaired)'}; mean over seeds [95% interval: {OF_MEANS};"
         " description, not corrected]."
     )
@@ -200,7 +200,7 @@ def stability(study: StudyRuns) -> Table:
         n = len(of_arm)
         counts = {label: int(of_arm[label].sum()) if n else 0 for label in _LABELS}
         # Logs of other frameworks record neither who ended a run, nor its evaluation items.
-        unknown = () if study.score_name == "accuracy" else ("stopped", "below_start")
+        unknown = ("stopped", "below_start") if study.is_found else ()
         known = {label: 0 if label in unknown else n for label in _LABELS}
         rates = {label: wilson(labelled, known[label]) for label, labelled in counts.items()}
         values = {name: summary(of_arm[name]) if n else np.nan for name, (_, summary, _) in _STABILITY.items()}
