@@ -178,7 +178,7 @@ def test_skyrl_with_the_kl_in_the_reward(tmp_path: Path) -> None:
 
 DEEPSPEED_CHAT = """
 Actor_Lr=4e-6
-deepspeed --num_gpus 1 main.py --actor_model_name_or_path facebook/opt-125m --actor_zero_stage 2 \\
+deepspeed --num_gpus 1 main.py --actor_model_name_or_path facebook/opt-125m --critic_model_name_or_path org/critic \\
    --per_device_generation_batch_size 8 --generation_batches 2 --per_device_training_batch_size 4 \\
    --gradient_accumulation_steps 2 --ppo_epochs 3 --max_answer_seq_len 96 --actor_learning_rate ${Actor_Lr} \\
    --actor_weight_decay 0.1 --lr_scheduler_type linear --num_warmup_steps 20 --actor_lora_dim 16 \\
@@ -188,7 +188,9 @@ deepspeed --num_gpus 1 main.py --actor_model_name_or_path facebook/opt-125m --ac
 
 def test_deepspeed_chat(tmp_path: Path) -> None:
     found = read_file(tmp_path, "deepspeed_chat", "run.sh", DEEPSPEED_CHAT)
-    check(found, num_minibatches=2, num_iterations=3, max_completion_length=96, learning_rate=4e-6, warmup_steps=20)
+    check(found, num_generations=1, advantage_estimator="none", num_minibatches=2, num_iterations=3)
+    check(found, max_completion_length=96, learning_rate=4e-6, warmup_steps=20)
     check(found, beta=0.1, kl_placement="advantage", lr_scheduler_type="linear", adam_beta2=0.95, weight_decay=0.1)
+    assert said(found, "critic_model_name_or_path=org/critic: there is no critic here")
     assert said(found, "actor_lora_dim=16: all weights are trained here")
     assert said(found, "actor_learn_rate=1e-05: DeepSpeed-Chat has no such key (did you mean actor_learning_rate")

@@ -216,3 +216,13 @@ def test_the_linter_names_an_unknown_key_and_an_unusual_rate(
     assert "warning unknown-key: eps_clipp" in out
     assert "OpenRLHF has no such key" in out
     assert "warning rate-for-grpo: " in out
+
+
+def test_minibatches_that_do_not_divide_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Completions are divided, not prompts: 6 * 4 in 4 steps are 6 each, in 5 steps they are none."""
+    for steps, ours, says in ((4, 4, False), (5, 4, True)):
+        text = f"gconfig: {{n_samples: 4}}\nactor: {{ppo_n_minibatches: {steps}}}\ntrain_dataset: {{batch_size: 6}}\n"
+        assert main(["import", written(tmp_path, "a.yaml", text)]) == 0
+        out, err = capsys.readouterr()
+        assert f"num_minibatches={ours}" in out.split()
+        assert ("5 optimiser steps do not divide a batch of 24 completions" in err) == says

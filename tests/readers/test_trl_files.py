@@ -191,6 +191,11 @@ FICTION = [
         "its command is swift sft",
     ),
     ("a.sh", "swift rlhf --rlhf_type dpo --beta 0.1 --learning_rate 1 --model x", "its command is swift rlhf"),
+    (
+        "dpo.yaml",
+        "beta: 0.1\nmax_completion_length: 64\nnum_train_epochs: 1",
+        "max_completion_length, num_train_epochs tells",
+    ),
     ("grpo.yaml", OF_ONES_OWN, "stand for learning_rate, beta, per_device_train_batch_size in a script of its own"),
     ("a.yaml", "num_generations: 4\ntemperature: 1", "num_generations alone tells it from another trainer's: "),
     ("a.yaml", "base_model: x\nadapter: lora\nmicro_batch_size: 2", "axolotl for supervised fine-tuning"),

@@ -332,8 +332,13 @@ class TableReader:
         elif "num_minibatches" not in self.fixed:
             says.append("num_minibatches: the file alone does not say how many optimiser steps a batch has; one here")
             values["num_minibatches"] = 1
-        while prompts % values.get("num_minibatches", 1):
-            values["num_minibatches"] -= 1
+        batch, asked = prompts * group, values.get("num_minibatches", 1)
+        if batch % asked:
+            values["num_minibatches"] = next(parts for parts in range(min(asked, batch), 0, -1) if batch % parts == 0)
+            says.append(
+                f"{asked} optimiser steps do not divide a batch of {batch} completions:"
+                f" num_minibatches={values['num_minibatches']} here"
+            )
         return values, says
 
     # What is said.

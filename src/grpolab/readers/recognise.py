@@ -114,7 +114,8 @@ def identify(asked: str | None, file: ConfigFile) -> tuple[str, str]:
             both = " or ".join(TITLES[each] for each in (name, *rivals))
             raise file.refusal(f"could be a config of {both}, by {shown}: name the framework, --from {name}")
         return name, f"read as a config of {TITLES[name]}, by {shown}"
-    if len(evidence.get(asked, ())) < len(signs) and not _are_kin(asked, name):
+    is_weak = name == "trl" and len(signs) == 1  # a field's name alone, which others may have too
+    if len(evidence.get(asked, ())) < len(signs) and not _are_kin(asked, name) and not is_weak:
         raise file.refusal(f"is a config of {TITLES[name]}, by {shown}: --from {name} reads it")
     return asked, ""
 

@@ -22,7 +22,6 @@ WITH_TRL = {"GRPOConfig", "GRPOTrainer", "TrlParser", "ModelConfig", "ScriptArgu
 ELSEWHERE = {"agilerl", "areal", "easydel", "mlx_grpo", "mlx_lm_lora", "nemo_rl", "oat", "tunix", "verifiers", "verl"}
 SIGNS = frozenset(fields.TABLE["signs"].split())
 FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
-ASIDE_FROM_LEARNING = {"bf16", "fp16", "seed", "use_vllm", "optim", "model_name_or_path", "use_peft", "top_p"}
 OF_TRAINERS = frozenset(fields.TABLE["of_trainers"].split())
 OTHER_WORDS = {word: name for name, words in fields.TABLE["other_words"].items() for word in words.split()}
 FOREIGN = {key: whose for whose, keys in fields.TABLE["foreign"].items() for key in keys.split()}
@@ -55,10 +54,6 @@ def read(file: ConfigFile, fork: str | None = None) -> Given:
             raise file.refusal("nests too deep to be read") from error
     else:
         given = _read_command(file) if file.kind in ("shell", "words") else _read_recipe(file)
-    known = given.options.keys() & fields.CARRIED.keys() - ASIDE_FROM_LEARNING
-    whole = [note.partition(":")[0] for note in given.notes if note.startswith("**") and not known]
-    if whole and not FIELDS & given.open.keys():  # fields with open values are named, each with a sentence
-        raise file.refusal(f"says no values of its GRPOConfig ({whole[0]}): give the file that has them")
     found = given.fork and given.fork.replace("megatron", "ms")
     if fork not in (None, found):
         raise file.refusal(f"holds no config of {fork}: it is one of {found or 'TRL'}, --from {found or 'trl'}")
@@ -116,6 +111,8 @@ def _read_python(file: ConfigFile, fork: str | None) -> Given:
     mappings = [key for key in given if key.startswith("**")]
     notes += [f"{key}: the file alone does not say what is in it, whatever else it sets" for key in mappings]
     pairs = {key: item for key, item in given.items() if key not in mappings}
+    if mappings and not fields.CARRIED.keys() & pairs:
+        raise file.refusal(f"says no values of its GRPOConfig ({mappings[0]}): give the file that has them")
     if last_name(call) in CLASSES and (why := _describe_keys(pairs, is_told=True)):
         raise file.refusal(f"has no GRPOConfig(...) of TRL's: {why}")
     has_unsloth = fork == "unsloth" or re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE)
@@ -148,10 +145,10 @@ def _find_calls(tree: ast.Module, source: Source) -> tuple[list[ast.Call], str]:
 
     def is_trls(name: str) -> bool:
         root = modules.get(name, "trl").partition(".")[0]
-        return name == "UnslothGRPOConfig" or root in TRLS or (has_trl and root not in ELSEWHERE)
+        return root in TRLS or (has_trl and root not in ELSEWHERE)
 
     whose = next((modules[name] for name in sorted(names) if name in modules), "")
-    names = {name for name in names if is_trls(name)}
+    names = {name for name in names if is_trls(name)} | {"UnslothGRPOConfig"}
     for node in nodes:
         if isinstance(node, ast.ClassDef) and names & {last_name(base) for base in node.bases}:
             names.add(node.name)
@@ -159,7 +156,7 @@ def _find_calls(tree: ast.Module, source: Source) -> tuple[list[ast.Call], str]:
             names, whose = names - {node.name}, "a class of the file"
     calls = [call for name in names for call in source.calls[name]]
     owners = {call: re.split(r"\W", ast.unparse(call.func))[0] for call in calls}
-    calls = [call for call in calls if isinstance(call.func, ast.Name) or is_trls(owners[call])]
+    calls = [call for call, owner in owners.items() if owner in names or is_trls(owner) or "Unsloth" in owner]
     return calls, whose or next((modules[owner] for owner in owners.values() if owner in modules), "")
 
 
@@ -181,7 +178,8 @@ def _describe_keys(keys: Collection[str], is_told: bool = False) -> str:
         return f"by {other}, it seems to be {others[other]}"
     words = [word for word, field in OTHER_WORDS.items() if word in keys and field not in keys]
     if words and (is_told or len(words) > 1):
-        return f"{', '.join(words)} stand for {', '.join(OTHER_WORDS[word] for word in words)} in a script of its own"
+        theirs = ", ".join(OTHER_WORDS[word] for word in words)
+        return f"{', '.join(words)} stand for {theirs} in a script of its own"
     ours = sorted((SIGNS | OF_TRAINERS).intersection(keys))
     if is_told or (SIGNS.intersection(ours) and len(ours) > 1):
         return ""
@@ -208,7 +206,6 @@ def _read_recipe(file: ConfigFile) -> Given:
         main, beside = ("trl", []) if fork == "axolotl" else ("", ["train", "rollout"])
     read = dict.fromkeys([main, "", *(name for name in beside if name in sections)])
     keys = {key for name in read for key in leaves.get(name, ())} | document.keys()
-    keys |= {key for section in every.values() for key in section if key in FOREIGN}
     if fork is None and (why := _describe_keys(keys)):
         raise file.refusal(f"holds no GRPOConfig: {why}")
     pairs = Options()
