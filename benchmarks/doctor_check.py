@@ -18,7 +18,7 @@ import pandas as pd
 import yaml
 
 from grpolab.doctor import CAUSES, diagnose
-from grpolab.paths import Results, write_text_atomic
+from grpolab.paths import Results, project_root, write_text_atomic
 from grpolab.studies.sweep import sweep
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import expand
@@ -33,7 +33,7 @@ HEALTHY, TASKS = STUDY["factors"].values()
 DEVELOPMENT = ("doctor_development", ["sorting", "addition"], [0, 1])
 SCORED = ("doctor_scored", list(TASKS), [16, 17])  # 10 to 15 have been looked at, and rules mended since
 QUICK = ("doctor_quick", ["sorting"], [10])
-FAULTY = {name: [f"fault={name}"] for name in CAUSES}
+FAULTY = {file.stem: [f"fault={file.stem}"] for file in sorted((project_root() / "conf/fault").glob("*.yaml"))}
 FAULTY["plateau"] += ["rollout_steps=120"]  # only a long run shows that nothing rises
 
 

@@ -33,6 +33,8 @@ LOG_NAMES: dict[str, dict[str, str]] = {
         "completions/max_length": "length/max",
         "completions/clipped_ratio": "truncation/share",  # not the clip of the ratio
         "response_clip_ratio": "truncation/share",
+        "completions/min_terminated_length": "length/terminated_min",
+        "sampling/importance_sampling_ratio/min": "gap/weight_min",
         "sampling/sampling_logp_difference/max": "gap/sampler_trainer",
         "sampling/sampling_logp_difference/mean": "gap/mean",
         "rollout_correction/kl": "gap/kl",
@@ -226,6 +228,8 @@ LOG_ONLY = {
     "advantage/min": "Least advantage of a token.",
     "length/max": "Longest completion.",
     "length/min": "Shortest completion.",
+    "length/terminated_min": "Shortest completion that ended by itself.",
+    "gap/weight_min": "Least importance weight of the sampler's correction: a token's, or a whole sequence's.",
     "gap/mean": "Mean |log-prob of the sampler - log-prob of the trainer|, in nat.",
     "gap/kl": "KL of the trainer from the sampler, in nat per token.",
     "gap/probability": "Mean |probability under the sampler - that under the trainer|.",

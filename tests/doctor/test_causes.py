@@ -11,9 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_evidence import STEPS, changed, falling, later, sound
+from made_logs import CONSISTENT, LOG_PAIRS, LOG_SIDES, cut, made_log, noisy
+from made_logs import gap as gap_of_log
 
 from grpolab.doctor import SYMPTOMS, Finding, examine, page
 from grpolab.doctor.causes import RULES
+from grpolab.doctor.contradictions import find_contradictions
 from grpolab.doctor.evidence import Evidence
 
 Made = Callable[[], Evidence]
@@ -256,6 +259,7 @@ PAIRS: dict[str, tuple[Made, Made]] = {
         lambda: changed(sound(), {"clip/active": 296 / 320 * sound().updates["clip/active"]}),
         sound,
     ),
+    **LOG_PAIRS,
 }
 
 
@@ -295,6 +299,7 @@ SIDES: list[tuple[str, Evidence, str, str]] = [
     ("constant_reward", equal(1.0, 0.0), "harder", "easier"),
     ("constant_reward", equal(0.5, 0.5), "sometimes right and sometimes wrong", "harder"),
     ("entropy_explosion", entropy(2.0, entropy_coef=1.0), "Lower entropy_coef", "learning rate"),
+    ("entropy_explosion", entropy(2.0, epsilon_high=0.28), "down to epsilon (0.2)", "no entropy bonus"),
     ("entropy_explosion", entropy(2.0), "smaller learning rate", "Lower entropy_coef"),
     ("entropy_collapse", entropy(0.2, entropy_coef=-0.3), "entropy_coef to 0 or more", "epsilon_high"),
     ("entropy_collapse", entropy(0.05), "epsilon_high", "raise entropy_coef"),
@@ -345,6 +350,7 @@ SIDES: list[tuple[str, Evidence, str, str]] = [
     ("precision_mismatch", imprecise(sampler_dtype="float32"), "same kernels", "in different precision"),
     ("tiny_learning_rate", rates(1e-9), "Raise", "schedule"),
     ("tiny_learning_rate", rates(0.0), "schedule", "Raise"),
+    *LOG_SIDES,
 ]
 
 
@@ -385,6 +391,28 @@ def test_every_sentence_of_the_table_is_said_and_every_rule_has_one() -> None:
 )
 def test_a_rule_is_silent_where_something_else_explains_the_numbers(run: Evidence, cause: str) -> None:
     assert cause not in names(run)
+
+
+@pytest.mark.parametrize("run", CONSISTENT)
+def test_a_log_whose_numbers_agree_is_not_said_to_contradict_itself(run: Evidence) -> None:
+    assert "metrics_contradict" not in names(run)
+
+
+def test_names_that_are_read_by_likeness_promise_nothing() -> None:
+    assert list(find_contradictions(cut(0.97, 400.0)))
+    assert not list(find_contradictions(replace(cut(0.97, 400.0), framework="another framework")))
+
+
+def test_a_truncation_that_its_lengths_deny_is_not_called_one() -> None:
+    assert "truncated_from_the_start" not in names(LOG_PAIRS["metrics_contradict"][0]())
+    assert names(LOG_PAIRS["metrics_contradict"][1]())[0] == "truncated_from_the_start"
+
+
+def test_a_gap_has_one_shape() -> None:
+    for cause in ("wide_sampler_gap", "sampler_gap_jump", "late_weight_sync"):
+        assert names(LOG_PAIRS[cause][0]()) == [cause]
+    assert names(gap_of_log(noisy(0.25), staleness=4)) == []
+    assert names(gap_of_log(noisy(0.25), "gap/sampler_trainer")) == [], "a single token"
 
 
 def test_what_cannot_be_told_apart_is_named_and_less_sure() -> None:
@@ -445,6 +473,30 @@ KL = np.array([0.001, 0.01, 0.05, 0.2])
 )
 def test_what_only_looks_odd_is_said_to_be_normal(run: Evidence, expected: set[str]) -> None:
     assert set(notes(run)) == expected
+
+
+NO_KL = replace(made_log(**{"kl_ref/k3": None}), not_finite={"kl_ref/k3": list(range(30))})
+WEIGHTS = {"gap/mean": 0.01, "gap/weight_min": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("run", "note", "neighbour"),
+    [
+        (NO_KL, "no_kl_term", replace(NO_KL, not_finite={**NO_KL.not_finite, "loss": [3]})),
+        (made_log(grad_norm=1.7, settings={"max_grad_norm": 1.0}), "norm_before_clipping", made_log(grad_norm=1.7)),
+        (made_log(**WEIGHTS), "sequence_weights", made_log(**WEIGHTS | {"length/mean": 100.0})),
+    ],
+)
+def test_what_only_looks_odd_in_a_log_is_a_note_and_no_finding(run: Evidence, note: str, neighbour: Evidence) -> None:
+    assert note in notes(run)
+    assert names(run) == []
+    assert note not in notes(neighbour)
+
+
+def test_a_kl_that_nobody_computes_is_neither_missing_nor_not_finite_and_one_that_breaks_is() -> None:
+    assert not [sentence for sentence in examine(NO_KL).unknown if "kl_ref" in sentence]
+    later_on = replace(made_log(), not_finite={"kl_ref/k3": [20, 21]})
+    assert names(later_on) == ["not_finite"]
 
 
 @pytest.mark.parametrize("damage", ["none", "a metric", "accuracy and reward", "not finite"])

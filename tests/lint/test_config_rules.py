@@ -15,15 +15,18 @@ from grpolab.readers import trl
 from grpolab.readers.given import Given
 
 GAS, STEPS, BATCH = "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"
+DAPO, MASKED = {"loss_type": "dapo"}, {"mask_truncated_completions": True}
 REUSED, LUSPO = {"num_iterations": 2, STEPS: 1}, {"loss_type": "luspo"}
 OPTIONS: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [  # rule, what breaks it, what it says, what does not
-    ("clip-cannot-bind", {}, "1 * 1 / 1 = 1; every ratio is 1", {"num_iterations": 2}),
+    ("clip-cannot-bind", {}, "1 * 1 / 1 = 1; every ratio is 1 up to rounding", {"num_iterations": 2}),
     ("clip-cannot-bind", {GAS: 4}, "1 * 4 / 4 = 1", {STEPS: 2}),
-    ("clip-cannot-bind", {"loss_type": "cispo", "epsilon_high": 5.0}, "clip_ratio is 0", {"loss_type": "sapo"}),
+    ("clip-cannot-bind", {"loss_type": "cispo", "epsilon_high": 5.0}, "clip_ratio is 0 or", {"loss_type": "sapo"}),
     ("clip-cannot-bind", {BATCH: 8}, "epsilon=0.2", {BATCH: 16}),
     ("reuse-is-no-op", REUSED | {GAS: 2}, "2 * 1 / 2 = 1; the passes add up", REUSED | {GAS: 1}),
     ("hidden-staleness", {STEPS: 4}, "1 * 4 / 1 = 4", {GAS: 4}),
     ("sampler-is-another-policy", {"top_p": 0.9, "top_k": 50}, "top_p=0.9, top_k=50 change", {"temperature": 0.7}),
+    ("window-of-tokens", DAPO | {STEPS: 8, GAS: 32}, "is 4 times as large", DAPO | {STEPS: 8, GAS: 8}),
+    ("window-of-tokens", DAPO | {STEPS: 4, GAS: 2}, "0.5 times", {"loss_type": "grpo", STEPS: 4, GAS: 2}),
     ("luspo-by-token", LUSPO, "=token is a sum", LUSPO | {"importance_sampling_level": "sequence"}),
 ]
 
@@ -56,11 +59,13 @@ RATE, HIGH, FILTER = f"{ACTOR}optim.lr", f"{ACTOR}clip_ratio_high", "algorithm.f
 BATCHES = {f"{ACTOR}ppo_mini_batch_size": 16, f"{ROLLOUT}n": "5", MICRO: 16, "trainer.n_gpus_per_node": 8}
 EAGER = {f"{ROLLOUT}free_cache_engine": True, f"{ROLLOUT}enforce_eager": "False"}
 UNEQUAL = {LOG_PROBS: 32, MICRO: 4, HIGH: 4e-4}
+ADAPTER = {"actor_rollout_ref.model.lora_rank": 32, f"{ROLLOUT}name": "vllm"}
 MODE, FAST, VLLM = "vllm_importance_sampling_mode", {"learning_rate": 5e-5}, {"use_vllm": True}
 GROUP = {"num_generations": 8, "per_device_train_batch_size": 4}
 PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "learning-rate": ("trl", FAST, FAST | {"use_peft": True}),
     "adapter-and-vllm": ("trl", {"use_peft": True, "use_vllm": True}, {"use_peft": True, "use_vllm": False}),
+    "truncated-in-denominator": ("trl", DAPO | MASKED, {"loss_type": "grpo"} | MASKED),
     "weight-of-a-sequence": ("trl", {MODE: "sequence_mask"}, {MODE: "token_truncate"}),
     "temperature-of-vllm": ("trl", VLLM | {"temperature": 0.6}, VLLM | {"temperature": 1.0}),
     "groups-across-processes": ("trl", GROUP | {GAS: 1}, GROUP | {GAS: 2}),
@@ -69,6 +74,8 @@ PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "micro-batch-above-mini-batch": ("verl", BATCHES, BATCHES | {MICRO: 10}),
     "cache-and-graphs": ("verl", EAGER, EAGER | {f"{ROLLOUT}enforce_eager": True}),
     "filter-groups": ("verl", {FILTER: "True"}, {FILTER: False}),
+    "verl-adapter-and-vllm": ("verl", ADAPTER, ADAPTER | {f"{ROLLOUT}free_cache_engine": False}),
+    "entropy-bonus": ("verl", {f"{ACTOR}entropy_coeff": "0.001"}, {f"{ACTOR}entropy_coeff": 0}),
     "unequal-micro-batches": ("verl", UNEQUAL, UNEQUAL | {HIGH: 0.28}),
 }
 

@@ -15,10 +15,10 @@ JSONL = "task=jsonl task.train_file=train.jsonl task.evaluation_file=test.jsonl"
 WARM, TRL_CISPO = "warm_start.max_steps=1500 warm_start.learning_rate=3e-3", "dialect=trl/cispo"
 SPEAKS = {  # rule -> runs that break it, and what it says
     "clip-cannot-bind": {
-        ONE: "epsilon=0.2 and epsilon_high=0.2 cannot act",
+        ONE: "epsilon=0.2 and epsilon_high=0.2 have",
         f"{ONE} staleness=1": "one update per batch",
-        f"{ONE} old_log_probs=sampler": "exactly 1",
-        f"{ONE} kernel=cispo": "clip fraction stays 0",
+        f"{ONE} old_log_probs=sampler": "1 up to rounding",
+        f"{ONE} kernel=cispo": "nothing else to clip",
     },
     "nothing-to-start-from": {
         "warm_start.max_steps=0": "no warm start: no answer will be right",

@@ -23,6 +23,11 @@ from grpolab.run.checkpoint import load_weights
 from grpolab.run.train import run
 
 FILES = {file.stem: file for file in (project_root() / "conf" / "fault").glob("*.yaml")}
+# Causes that our own loop cannot have: it logs its numbers itself, and has one place for weights.
+NOT_PLANTED = {
+    *("wide_sampler_gap", "sampler_gap_jump", "late_weight_sync"),
+    *("reference_replaced", "loss_off_scale", "metrics_contradict"),
+}
 SAMPLER = {"old_log_probs": "sampler"}
 Journal = Callable[..., list[dict[str, Any]]]
 
@@ -67,7 +72,8 @@ def apart(policy: Policy, rollout: Rollout) -> float:
 
 
 def test_every_cause_has_its_file_and_every_fault_of_the_loop_is_a_cause() -> None:
-    assert FILES.keys() == CAUSES.keys()
+    assert CAUSES.keys() - FILES.keys() == NOT_PLANTED
+    assert FILES.keys() <= CAUSES.keys()
     named = {name: yaml.safe_load(file.read_text()).get("fault") for name, file in FILES.items()}
     assert {name for name, fault in named.items() if fault} == FAULTS.keys() == set(filter(None, named.values()))
     assert all(fault in (None, name) for name, fault in named.items())

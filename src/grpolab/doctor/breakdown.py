@@ -34,11 +34,12 @@ CELL_SHARE = 0.2  # of the updates
 ENTROPY_HALVED = 0.5  # of the start: enough where a setting asks for it
 THIRD, LONGER = 1 / 3, 2.0  # parts of a run that are compared, and the length of the last over that of the first
 SPREAD_GONE = 0.1  # of the standard deviation at the start
-# Measure of the distance between sampler and trainer -> the largest value that precision alone causes.
-GAPS = {"gap/mean": 0.02, "gap/kl": 5e-3, "gap/probability": 0.02, "gap/sampler_trainer": 0.1}
-GAP_GROWTH = 5.0  # the last over the first
-MUST_BE_FINITE = ("loss", "grad_norm", "kl_ref/k3", "entropy/behaviour", REWARD, "ratio/token_max")
+OF_REWARDS = (REWARD, "reward/std")
+MUST_BE_FINITE = (*OF_REWARDS, "loss", "grad_norm", "kl_ref/k3", "entropy/behaviour", "ratio/token_max")
 LASTS = 2  # rows: one row may be a gradient that mixed precision skipped
+NEAR = 5  # rows before and after a step that are compared
+KL_SEEN, KL_GONE = 1e-3, 10.0  # nat per token that logs round to, and the fall of a KL whose reference is another one
+LOSS_HUGE = 100.0  # times an advantage: ratios within a clip range, or a dual clip of 3, make a few
 LOST = 0.9  # share of the starting score that counts as nearly all; in small batches noise alone costs three quarters
 
 
@@ -217,7 +218,11 @@ def entropy_explosion(run: Evidence) -> Finding | None:
     )
     if bonus > 0:
         return certain(*evidence, f"entropy_coef={bonus:g}", side="bonus")
-    return (possible if _is_destroyed(run) else likely)(*evidence, side="no bonus" if run.settings else "")
+    surely = possible if _is_destroyed(run) else likely
+    low, high = run.setting("epsilon"), run.setting("epsilon_high")
+    if 0 < low < high < np.inf:
+        return surely(*evidence, f"epsilon={low:g}, epsilon_high={high:g}", side="high clip", low=low)
+    return surely(*evidence, side="no bonus" if run.settings else "")
 
 
 @rule
@@ -336,37 +341,82 @@ def starving_variance(run: Evidence) -> Finding | None:
 
 
 @rule
-def growing_sampler_gap(run: Evidence) -> Finding | None:
-    """The gap between the log-probs of sampler and trainer grows to several times its first value."""
-    if run.settings.get("staleness", 0):
-        return None
-    for metric, least in GAPS.items():
-        start, end = run.ends(metric)
-        if not end > least or not end > GAP_GROWTH * start:
-            continue
-        gaps = run.values(metric)
-        thirds = [median(part) for part in np.array_split(gaps, 3) if len(part)]
-        is_steady = len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2]
-        is_corrected = run.settings.get("sampler_correction.level") or run.settings.get("old_log_probs") == "sampler"
-        return (likely if is_steady else possible)(
-            f"{metric} grew from {number(start)} to {number(end)} (first and last tenth of {count(len(gaps), 'row')})",
-            f"by thirds of the run it is {', '.join(map(number, thirds))} (medians)",
-            side="corrected" if is_corrected else "",
-        )
-    return None
-
-
-@rule
 def not_finite(run: Evidence) -> Finding | None:
-    """A metric of the training loop was NaN or infinite, or the run ended as diverged."""
+    """A metric of the training loop was NaN or infinite, or the run ended as diverged. Says which was so first."""
     odd = {name: steps for name, steps in run.not_finite.items() if name in MUST_BE_FINITE and steps}
+    if run.has_no_kl_term:
+        odd.pop("kl_ref/k3")
     has_ended = run.state.startswith(DIVERGED)
     if not odd and not has_ended:
         return None
-    evidence = [
-        f"{name} is not finite in {count(len(rows), 'row')}, first at step {min(rows)}" for name, rows in odd.items()
-    ]
-    if has_ended:
-        return likely(*evidence, f"the run {run.state}", side="lasting")
+    in_order = sorted(odd, key=lambda name: (min(odd[name]), MUST_BE_FINITE.index(name)))
+    finite = [name for name in MUST_BE_FINITE if name not in odd and len(run.values(name))]
     is_lasting = any(len(rows) >= LASTS for name, rows in odd.items() if name != "grad_norm")
-    return likely(*evidence, side="lasting") if is_lasting else possible(*evidence, side="single")
+    is_filtered = run.framework == "trl" and "loss" in finite and {"grad_norm", "kl_ref/k3"} & odd.keys()
+    evidence = [
+        *(
+            f"{name} is not finite in {count(len(odd[name]), 'row')}, first at step {min(odd[name])}"
+            for name in in_order
+        ),
+        f"finite in every row: {', '.join(finite)}" if odd and finite else "",
+        "the loss may be NaN there too: transformers logs a mean of earlier losses for it (logging_nan_inf_filter)"
+        if is_filtered
+        else "",
+        f"the run {run.state}" if has_ended else "",
+    ]
+    if in_order and in_order[0] in OF_REWARDS:
+        return likely(*evidence, side="rewards")
+    if has_ended or is_lasting:
+        return likely(*evidence, side="lasting")
+    return possible(*evidence, side="single")
+
+
+def find_new_references(run: Evidence) -> list[int]:
+    """Return the rows in which the KL is a tenth of what it was, and from which on it is lower than it was before."""
+    divergence = run.values("kl_ref/k3")
+    return [
+        at
+        for at in range(NEAR, len(divergence) - NEAR + 1)
+        if (before := median(divergence[at - NEAR : at])) > KL_SEEN
+        and divergence[at] < before / KL_GONE
+        and divergence[at : at + NEAR].max() < divergence[at - NEAR : at].min()
+    ]
+
+
+@rule
+def reference_replaced(run: Evidence) -> Finding | None:
+    """Once, the KL to the reference falls to a tenth from one row to the next, and then grows anew.
+
+    The KL adds up over all updates: one update cannot undo it. What falls again and again is a reference that follows
+    the policy on purpose.
+    """
+    falls, divergence = find_new_references(run), run.values("kl_ref/k3")
+    if len(falls) != 1:
+        return None
+    (at,) = falls
+    steps = run.updates.loc[run.updates["kl_ref/k3"].notna(), "rollout_step"].to_numpy()
+    return likely(
+        f"the KL to the reference fell from {number(float(divergence[at - 1]))} to {number(float(divergence[at]))} nat"
+        f" per token from step {steps[at - 1]} to step {steps[at]}; {NEAR} rows from there on lie below {NEAR} before",
+        "the step counter falls there: a resume" if steps[at] < steps[at - 1] else "",
+    )
+
+
+@rule
+def loss_off_scale(run: Evidence) -> Finding | None:
+    """Most losses are a hundred times what clipped ratios of about 1 and advantages of about 1 can make.
+
+    Rewards may be larger than 1 and not normalised, and the loss a sum over a completion's tokens (never in TRL).
+    """
+    losses, rewards = np.abs(run.values("loss")), np.abs(run.values(REWARD))
+    scale = max(1.0, rewards.max(initial=0), np.nan_to_num(run.largest("reward/std")))
+    if run.framework != "trl":
+        scale *= max(1.0, np.nan_to_num(run.largest("length/mean")))
+    if not len(losses) or not np.median(losses) > LOSS_HUGE * scale or kl_overflow(run):
+        return None
+    return likely(
+        f"|loss| is {number(median(losses))} (median of {count(len(losses), 'row')}), and at most"
+        f" {number(float(losses.max()))}",
+        f"rewards, and so advantages, are of the size of {number(scale)} at most" if run.framework == "trl" else "",
+        f"the KL to the reference is {number(run.median('kl_ref/k3'))}" if len(run.values("kl_ref/k3")) else "",
+    )

@@ -15,16 +15,18 @@ import pandas as pd
 from grpolab.doctor.breakdown import (
     CELL_RATIO,
     ENTROPY_HALVED,
-    GAPS,
     GRADIENT_GROWTH,
     KL_FAR,
     KL_HUGE,
     LONGER,
     MUST_BE_FINITE,
     SPREAD_GONE,
+    find_new_references,
 )
 from grpolab.doctor.causes import Finding
+from grpolab.doctor.contradictions import find_contradictions
 from grpolab.doctor.evidence import MOST, REWARD, TRUNCATED, Evidence, pieces
+from grpolab.doctor.sampler_gap import FAR, GAPS
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import collapse_place
 from grpolab.report.text import begun, number, percent
@@ -89,9 +91,15 @@ def _reused(run: Evidence) -> pd.Series | None:
     return pd.Series(run.updates.index.isin(run.later.index), index=run.updates["rollout_step"])
 
 
-def _gap(run: Evidence) -> pd.Series | None:
-    gaps = (_above(metric, lambda _, limit=limit: limit, run) for metric, limit in GAPS.items())  # type: ignore[misc]
+def _gap(factor: float, run: Evidence) -> pd.Series | None:
+    gaps = (_above(metric, _to(factor * limit), run) for metric, limit in GAPS.items())
     return next((gap for gap in gaps if gap is not None and gap.any()), None)
+
+
+def _other_reference(run: Evidence) -> pd.Series | None:
+    """Return the rows since the KL to the reference fell."""
+    values = _rows(run, "kl_ref/k3")
+    return None if values is None else pd.Series(np.arange(len(values)) >= find_new_references(run)[0], values.index)
 
 
 def _odd(run: Evidence) -> pd.Series | None:
@@ -138,7 +146,10 @@ CONCERNED: dict[str, Concerned] = {
         _above, "entropy/behaviour", lambda run: Thresholds.entropy_explosion * run.ends("entropy/behaviour")[0]
     ),
     "entropy_collapse": _entropy_gone,
-    "growing_sampler_gap": _gap,
+    "growing_sampler_gap": partial(_gap, 1.0),
+    **dict.fromkeys(("wide_sampler_gap", "sampler_gap_jump"), partial(_gap, FAR)),
+    "metrics_contradict": lambda run: next((one.rows for one in find_contradictions(run)), None),
+    "reference_replaced": _other_reference,
     "not_finite": _odd,
 }
 

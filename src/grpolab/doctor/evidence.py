@@ -206,6 +206,17 @@ class Evidence:
         gap = self.median("gap/sampler_trainer")
         return self.largest("kl_ref/exact") > STILL_KL if np.isnan(gap) else gap > ROUNDING
 
+    @cached_property
+    def has_no_kl_term(self) -> bool:
+        """True if the KL to the reference is no number in any row, while loss, reward and gradient always are."""
+        others = ("loss", "grad_norm", REWARD)
+        return (
+            len(self.not_finite.get("kl_ref/k3", ())) > 0
+            and not len(self.values("kl_ref/k3"))
+            and any(len(self.values(name)) for name in others)
+            and not any(self.not_finite.get(name) for name in others)
+        )
+
     @property
     def has_outer_cap(self) -> bool:
         """True if the settings bound the ratio of tokens with A < 0 too."""

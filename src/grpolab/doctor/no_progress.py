@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grpolab.doctor.causes import Finding, certain, likely, possible, rule
+from grpolab.doctor.contradictions import lengths_deny_truncation
 from grpolab.doctor.evidence import MOST, REWARD, TRUNCATED, Evidence, Floats, median, trend
 from grpolab.report.journals import both
 from grpolab.report.text import count, number, percent
@@ -58,7 +59,7 @@ def truncated_from_the_start(run: Evidence) -> Finding | None:
     if np.isnan(end) and len(longest) > 1 and (shortest == longest).all() and len(set(longest)) == 1:
         rows = count(len(longest), "row")
         return likely(f"all completions of all {rows} have {number(longest[0])} tokens: a cap", side="none ends")
-    if not min(start, end) > TRUNCATED:
+    if not min(start, end) > TRUNCATED or lengths_deny_truncation(run):
         return None
     shares = run.values("truncation/share")
     return (certain if np.mean(shares > TRUNCATED) >= MOST else likely)(

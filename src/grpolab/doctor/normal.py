@@ -6,11 +6,13 @@ import numpy as np
 
 from grpolab.doctor.causes import Finding, certain, rule
 from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, median
+from grpolab.doctor.sampler_gap import GAPS
 from grpolab.report.journals import both, column
 from grpolab.report.text import count, number, percent
 
 ZERO_LOSS = 1e-6  # rounding of a mean of centred advantages
 PRINTED_LOSS = 5e-5  # the largest loss that is printed as 0: transformers rounds to four places
+FAR_WEIGHT = 0.5  # of a sequence: a token seldom has one so small
 OF_THE_LOSS = 0.1  # relative difference between the loss and beta times KL that is allowed in nine rows of ten
 
 
@@ -63,6 +65,34 @@ def negative_loss(run: Evidence) -> Finding | None:
         return None
     share, least = percent(float(np.mean(losses < 0))), number(float(losses.min()))
     return certain(f"the loss is below 0 in {share} of {count(len(losses), 'row')}, the least is {least}")
+
+
+@rule
+def no_kl_term(run: Evidence) -> Finding | None:
+    """The KL to the reference is no number in any row, and everything else is one."""
+    if not run.has_no_kl_term:
+        return None
+    return certain(f"the KL is not a number in {count(len(run.not_finite['kl_ref/k3']), 'row')}, loss and gradient are")
+
+
+@rule
+def norm_before_clipping(run: Evidence) -> Finding | None:
+    """The median gradient norm is above the limit that it is clipped to."""
+    limit, norm = run.setting("max_grad_norm"), run.median("grad_norm")
+    if not 0 < limit < norm:
+        return None
+    return certain(f"the gradient norm is {number(norm)} (median), max_grad_norm is {limit:g}")
+
+
+@rule
+def sequence_weights(run: Evidence) -> Finding | None:
+    """The least weight of a sequence is no smaller than its tokens' small gaps make it, if all have one sign."""
+    weight, gap, length = run.median("gap/weight_min"), run.median("gap/mean"), run.median("length/mean")
+    if not 0 < weight < FAR_WEIGHT or not gap < GAPS["gap/mean"] or not -np.log(weight) < gap * length:
+        return None
+    return certain(
+        f"the least weight is {number(weight)}, the mean gap {number(gap)} nat per token, over {number(length)} tokens"
+    )
 
 
 def _zero(run: Evidence) -> float:

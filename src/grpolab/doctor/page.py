@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from grpolab.doctor.breakdown import GAPS, describe_fall
+from grpolab.doctor.breakdown import describe_fall
 from grpolab.doctor.causes import CONFIDENCES, Cause, Finding, read_table
+from grpolab.doctor.contradictions import metrics_contradict  # noqa: F401  (for the rules of its module)
 from grpolab.doctor.cost import add_cost
 from grpolab.doctor.evidence import Evidence, to_evidence
 from grpolab.doctor.expected import WHOSE, Place, find_places
-from grpolab.doctor.no_progress import plateau  # noqa: F401  (for the rules of its module)
+from grpolab.doctor.no_progress import plateau  # noqa: F401  (likewise)
 from grpolab.doctor.normal import no_reuse  # noqa: F401  (likewise)
 from grpolab.doctor.run_folder import read_run
+from grpolab.doctor.sampler_gap import GAPS
 from grpolab.doctor.still_possible import Candidate, find_open
 from grpolab.framework_names import LOG_NAMES
 from grpolab.readers.logs import read_log
@@ -98,7 +100,7 @@ def _find_gaps(run: Evidence) -> Iterator[str]:
         elif not len(values):
             yield f"{what}: {name} is missing{_name_there(run.framework, name)}"
     if run.framework != "grpolab":  # our own journal always has these
-        if not len(run.values("kl_ref/k3")):
+        if not len(run.values("kl_ref/k3")) and not run.has_no_kl_term:
             kl = _name_there(run.framework, "kl_ref/k3")
             yield f"how far the policy is from its reference: kl_ref/k3 is missing{kl} where there is a KL term"
         if not any(len(run.values(metric)) for metric in GAPS):
@@ -122,7 +124,9 @@ def text(diagnosis: Diagnosis) -> str:
     lines = [f"run {diagnosis.run}: {diagnosis.state}"]
 
     def write(head: str, sentence: str) -> None:
-        lines.extend(textwrap.wrap(sentence, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)))
+        indent = " " * len(head)
+        wrap = textwrap.TextWrapper(WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
+        lines.extend(wrap.wrap(sentence))
 
     for reading in diagnosis.readings:
         write("read: ", f"{reading}.")

@@ -24,10 +24,12 @@ TRL_RULES: Rules = {
     "clip-cannot-bind": ("warning", "num_iterations or steps_per_generation"),
     "hidden-staleness": ("note", "steps_per_generation"),
     "luspo-by-token": ("note", "importance_sampling_level"),
+    "window-of-tokens": ("note", "steps_per_generation"),
 }
 FILE_RULES: dict[str, Rules] = {
     "trl": {
         "learning-rate": ("warning", "learning_rate"),
+        "truncated-in-denominator": ("note", "mask_truncated_completions"),
         "adapter-and-vllm": ("warning", "use_peft or use_vllm"),
         "groups-across-processes": ("note", "num_generations"),
         "weight-of-a-sequence": ("note", "vllm_importance_sampling_mode"),
@@ -40,6 +42,8 @@ FILE_RULES: dict[str, Rules] = {
         "cache-and-graphs": ("warning", f"{ROLLOUT}enforce_eager"),
         "filter-groups": ("note", "algorithm.filter_groups.enable"),
         "unequal-micro-batches": ("note", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"),
+        "verl-adapter-and-vllm": ("note", "actor_rollout_ref.model.lora_rank"),
+        "entropy-bonus": ("note", f"{ACTOR}entropy_coeff"),
     },
 }
 # Of every framework's file.
@@ -48,6 +52,7 @@ KEY_RULES: Rules = {
     "rate-for-grpo": ("warning", "the learning rate"),
 }
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+BY_TOKENS_OF_ALL = ("dapo", "cispo", "vespo")  # losses that TRL divides by the tokens of the generation batch
 # Options that change the sampler, but not the log-probs that training uses for the sampler -> the value for off.
 TRUNCATES = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 # The usual learning rate of GRPO on language models, as in TRL, verl and most papers; LoRA takes ten times that.
@@ -110,13 +115,20 @@ def check_trl_options(options: Mapping[str, Any]) -> list[LintFinding]:
     cap = options["epsilon"] if cap is None else cap
     if is_on_policy and loss not in ("sapo", "vespo") and (loss != "cispo" or cap >= 1):
         sentences["clip-cannot-bind"] = (
-            f"{steps}; every ratio is 1, epsilon={options['epsilon']:g} cannot act, clip_ratio is 0"
+            f"{steps}; every ratio is 1 up to rounding, epsilon={options['epsilon']:g} has nothing else to clip:"
+            " clip_ratio is 0 or next to it"
         )
     if mu == 1 and slices > window:
         sentences["hidden-staleness"] = f"{steps}; all but the first are off-policy, although num_iterations is 1"
     if loss == "luspo" and options["importance_sampling_level"] == "token":
         sentences["luspo-by-token"] = (
             "loss_type=luspo at importance_sampling_level=token is a sum over tokens: LUSPO has the sequence ratio"
+        )
+    if loss in BY_TOKENS_OF_ALL and slices != window:
+        sentences["window-of-tokens"] = (
+            f"loss_type={loss}, steps_per_generation={slices}, gradient_accumulation_steps={window}: before June"
+            f" 2026 (#5890) TRL divides by the tokens of the generation batch, so the gradient is {window / slices:g}"
+            " times as large as meant; newer versions correct for it"
         )
     return to_findings(TRL_RULES, sentences.items())
 
@@ -178,6 +190,12 @@ def _check_trl_file(keys: Mapping[str, Any]) -> Sentences:
             f"vllm_importance_sampling_mode={mode}: the weight is a product over tokens, so its variance grows with"
             " length; many long answers are cut or masked though each token's log-probs hardly differ"
         )
+    loss = str(keys.get("loss_type", "dapo"))  # TRL's default since 0.22
+    if _is(keys, "mask_truncated_completions") and loss in BY_TOKENS_OF_ALL:
+        sentences["truncated-in-denominator"] = (
+            f"loss_type={loss}, mask_truncated_completions=True: before July 2026 (#6439) TRL divides by the tokens of"
+            " masked completions too, so the gradient shrinks with the share that is cut off"
+        )
     temperature = _number(keys, "temperature")
     if has_vllm and temperature not in (None, 1):
         sentences["temperature-of-vllm"] = (
@@ -215,6 +233,17 @@ def _check_verl_file(keys: Mapping[str, Any]) -> Sentences:
         sentences["filter-groups"] = (
             "algorithm.filter_groups.enable=True: DAPO's own trainer (recipe.dapo) samples again, verl.trainer.main_ppo"
             " ignores it; check that train/num_gen_batches is logged"
+        )
+    if rank and _is(keys, f"{ROLLOUT}name", "vllm") and not _is(keys, f"{ROLLOUT}free_cache_engine", "false"):
+        sentences["verl-adapter-and-vllm"] = (
+            f"lora_rank={rank:g} with vLLM, which sleeps between rollouts (free_cache_engine): some versions wake it"
+            " with base weights that are gone, and load the adapter alone; check in the first steps that"
+            " training/rollout_probs_diff_mean does not jump (calculate_log_probs=True)"
+        )
+    if (bonus := _number(keys, f"{ACTOR}entropy_coeff")) and bonus > 0:
+        sentences["entropy-bonus"] = (
+            f"entropy_coeff={bonus:g}: the bonus goes on when the reward is learnt; if actor/entropy keeps growing,"
+            " take 0, which is verl's default today"
         )
     old = _number(keys, f"{ROLLOUT}log_prob_micro_batch_size_per_gpu")
     narrow = _number(keys, f"{ACTOR}clip_ratio_high") or _number(keys, f"{ACTOR}clip_ratio") or 0.2

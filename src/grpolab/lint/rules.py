@@ -161,8 +161,8 @@ def _check_clip(run: RunSettings) -> Sentences:
         )
     if SURROGATES[run.kernel].clips and run.ratio_is_one and (cap is None or cap >= 1):
         sentences["clip-cannot-bind"] = (
-            "num_iterations=1 and num_minibatches=1 make one update per batch, with every ratio exactly 1:"
-            f" epsilon={low:g} and epsilon_high={high:g} cannot act, the clip fraction stays 0"
+            "num_iterations=1 and num_minibatches=1 make one update per batch, with every ratio 1 up to rounding (other"
+            f" kernels, other micro-batches): epsilon={low:g} and epsilon_high={high:g} have nothing else to clip"
         )
     dual = run.dual_clip
     if dual is not None and run.kernel == "clipped" and dual == DUAL_CLIP_BY_DEFAULT.get(run.framework or ""):
