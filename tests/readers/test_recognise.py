@@ -248,3 +248,14 @@ def test_a_console_log_has_the_config_that_the_run_printed(
     out, err = capsys.readouterr()
     assert "num_generations=4" in out.split()
     assert f"read as a config of {framework}" in err
+
+
+@pytest.mark.parametrize("mini", ["64", "$MINI"])
+def test_nothing_is_said_of_the_clip_where_the_reuse_is_open(
+    mini: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = "actor_rollout_ref.actor.ppo_mini_batch_size"
+    script = f"python3 -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.rollout.n=4 {key}={mini}\n"
+    assert main(["lint", "--json", written(tmp_path, "a.sh", script)]) == 0
+    rules = [finding["rule"] for finding in json.loads(capsys.readouterr().out)]
+    assert ("clip-cannot-bind" in rules) == (mini == "64")
