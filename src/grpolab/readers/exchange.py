@@ -149,7 +149,7 @@ def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
 
 def is_reuse_open(name: str, given: Given) -> bool:
     """Return True if the file leaves open a key that decides how many optimiser steps a batch is used for."""
-    words = {"num_iterations", *flat.SIZES, *flat.PARTS}
+    words = ["num_iterations", *flat.SIZES, *flat.PARTS]
     run = flat.load_reader(name).run if name in flat.FLAT else {}
     keys = {key for key, (ours, _) in run.items() if ours in words} | {*trl.REUSE, "generation_batch_size"}
     return not given.open.keys().isdisjoint(keys | {verl.MINI, verl.PROMPTS, verl.keys.EPOCHS})
