@@ -162,6 +162,7 @@ OPEN = [
     ("n=8\nwhile [[ $# -gt 0 ]]; do case $1 in --n) n=$2; shift 2;; esac; done\nTRAIN n=$n", ["n=8"], []),
     ('if [ -z "$1" ]; then exit 1; fi\n[ -z "$2" ] && exit 1\nTRAIN n=${1:-8}\nexit\nTRAIN x', ["n=8"], []),
     ("f() { TRAIN n=${1:-8} $x; }\nf 4", [], ["n=${1:-8}", "$x"]),
+    ("f() { n=4; A+=(c); }\nn=8 A=(a b)\nf\nTRAIN n=$n ${A[@]}", ["a", "b"], ["n=$n", " + what f adds"]),
     ("n=4\nf() { m=2; TRAIN n=$n m=$m; }\nn=8\nf", ["m=2"], ["n=$n"]),
 ]
 

@@ -209,8 +209,9 @@ class _Collector:
         best = max(telling, key=lambda of: (telling[of].sum(), sum(name in TRACKED[of] for name in written)))
         exact = {name: ours for name, ours in TRACKED[framework or best].items() if name in written}
         # A name that only rows of another program have is not this one's.
-        beside = written[telling[framework or best]].dropna(axis=1, how="all")
-        alike = _alike(written[[name for name in written if name not in TELLING or name in beside]], exact.values())
+        others = [name for name in written if name in TELLING and name not in exact]
+        beside = written.loc[telling[framework or best], others].notna().any() if others else {}
+        alike = _alike(written, [name for name in written if beside.get(name, True)], exact.values())
         if framework is None:
             is_other = len(alike) > len(TELLING.intersection(exact))
             framework = OTHER if is_other else best if telling[best].any() else None
@@ -311,10 +312,10 @@ class _Collector:
             )
 
 
-def _alike(written: pd.DataFrame, exact: Collection[str]) -> dict[str, str]:
+def _alike(written: pd.DataFrame, names: Iterable[str], exact: Collection[str]) -> dict[str, str]:
     """Return names that are like a metric's that no exact name is, one name a metric: that with most values."""
     best: dict[str, str] = {}
-    for name in written:
+    for name in names:
         ours = None if name in STEPS or _evaluated(name) else likeness(name)
         if ours and ours not in exact and _may_be(ours, written[name]):
             other = best.setdefault(ours, name)
