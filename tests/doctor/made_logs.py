@@ -63,6 +63,19 @@ SAW = 0.002 + 0.03 * (N % 5)
 KL = np.where(N < 15, 0.02 + 0.002 * N, 1e-4 * (N - 14))
 LEFT_OUT = {"truncation/share": 0.2, "length/min": 0.0, "length/terminated_min": 120.0}
 
+FUNCTIONS = ("rewards/answer/mean", "rewards/form/mean")
+
+
+def parts(answer: Any, form: Any, reward: Any, n: int = 60) -> Evidence:
+    """A log of TRL with two parts of the reward."""
+    columns = {"rollout_step": range(n), "reward/mean": reward, **dict(zip(FUNCTIONS, (answer, form), strict=True))}
+    return replace(made_log(), rollouts=pd.DataFrame(columns))
+
+
+def course(first: float, last: float, n: int = 60) -> np.ndarray:
+    return np.linspace(first, last, n) + 0.01 * np.sin(np.arange(n))
+
+
 Made = Callable[[], Evidence]
 # Cause -> a log that has it, and its nearest neighbour that has not.
 LOG_PAIRS: dict[str, tuple[Made, Made]] = {
@@ -77,6 +90,10 @@ LOG_PAIRS: dict[str, tuple[Made, Made]] = {
         lambda: made_log(**{"kl_ref/k3": 0.002 * (N % 10) + 1e-5}),  # a reference that follows on purpose
     ),
     "loss_off_scale": (lambda: made_log(loss=noisy(4000.0)), lambda: made_log("verl", loss=noisy(4000.0))),
+    "reward_hides_parts": (
+        lambda: parts(course(0.2, 0.3), 0.1, 0.25),
+        lambda: parts(0.2, 0.1, 0.3),  # nothing differs
+    ),
     "metrics_contradict": (lambda: cut(0.97, 400.0), lambda: cut(0.97, 1180.0)),
 }
 # Cause, log, what is said of it, and what is not.
@@ -89,7 +106,6 @@ LOG_SIDES: list[tuple[str, Evidence, str, str]] = [
     ("metrics_contradict", made_log(**{"entropy/behaviour": -0.4}), "below 0", "truncation"),
     ("metrics_contradict", made_log(**{"length/mean": 600.0}), "length/mean is above length/max", "truncation"),
     ("metrics_contradict", made_log(**{"reward/std": 0.0}), "zero_variance/share is not 1", "truncation"),
-    ("metrics_contradict", made_log(**{"truncation/share": 12.5}), "a share, is above 1", "entropy"),
     ("sampler_gap_jump", gap(np.where((N > 9) & (N < 16), 0.3, 0.01)), "from step 16 on", "resume)"),
     ("sampler_gap_jump", resumed(gap(np.where(N < 12, 0.01, 0.3)), 12), "a resume", "it is the same again"),
     ("late_weight_sync", gap(SAW), "once in 5 rows", "~"),

@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_evidence import STEPS, changed, falling, later, sound
-from made_logs import CONSISTENT, LOG_PAIRS, LOG_SIDES, cut, made_log, noisy
+from made_logs import CONSISTENT, LOG_PAIRS, LOG_SIDES, N, cut, made_log, noisy
 from made_logs import gap as gap_of_log
 
 from grpolab.doctor import SYMPTOMS, Finding, examine, page
 from grpolab.doctor.causes import RULES
 from grpolab.doctor.contradictions import find_contradictions
-from grpolab.doctor.evidence import Evidence
+from grpolab.doctor.evidence import Evidence, to_evidence
+from grpolab.readers.logs import read_rows
 
 Made = Callable[[], Evidence]
 
@@ -517,6 +518,23 @@ def test_a_fall_is_always_said_and_never_that_nothing_is_wrong(damage: str) -> N
         "not finite": "grad_norm is not finite in 4 records",
     }[damage] in text
     assert "no rule fits" in page.text(examine(sound()))
+
+
+def test_parts_of_the_reward_are_read_under_the_names_of_their_functions() -> None:
+    row = {"loss": 0.1, "reward": 0.5, "rewards/answer/mean": 0.5, "rewards/answer/std": 0.5, "rewards/form": 0.2}
+    run = to_evidence(read_rows("run", [row | {"rewards/margins": 0.3}] * 3))
+    assert {name: part.tolist() for name, (part, _) in run.reward_parts.items()} == {
+        "rewards/answer/mean": [0.5] * 3,
+        "rewards/form": [0.2] * 3,
+    }
+
+
+def test_two_rewards_are_no_collapse() -> None:
+    run = made_log(**{"reward/mean": np.where(N < 15, 13.0, 6.0)})
+    assert examine(run).lost == "collapsed"
+    two = replace(run, rollouts=run.rollouts.iloc[[0, 20]])
+    assert not examine(two).lost
+    assert not examine(two).fall
 
 
 def test_of_a_reward_alone_a_fall_beyond_its_noise_is_said() -> None:

@@ -103,6 +103,13 @@ def test_no_value_breaks_a_rule(value: Any) -> None:
         assert check_written(framework, {}) == []
 
 
+def test_an_adapter_of_verl_may_be_merged_and_vllm_is_its_default() -> None:
+    keys = {"actor_rollout_ref.model.lora.merge": "true", f"{ROLLOUT}free_cache_engine": True}
+    (finding,) = check_written("verl", keys)
+    assert "lora.merge=True with vLLM" in finding.sentence
+    assert check_written("verl", keys | {f"{ROLLOUT}name": "sglang"}) == []
+
+
 def test_without_a_kl_it_is_said_what_that_leaves_open() -> None:
     (finding,) = check_written("trl", {"beta": 0.0})
     assert "over-fit" in finding.sentence

@@ -23,7 +23,6 @@ ORDERS = [
     *(("ratio/token_min", "ratio/token_mean"), ("ratio/token_mean", "ratio/token_max")),
     *(("clip/active_low", "clip/active"), ("clip/active_high", "clip/active")),
 ]
-SHARES = ("truncation/share", "zero_variance/share")
 ROUNDED = 0.01  # relative, and a fifth of it absolute: logs have three digits or more
 BROKEN = 0.5  # share of the rows with both numbers
 FEW = 5  # rows
@@ -33,12 +32,12 @@ NEGATIVE = -0.1  # nat: bfloat16 rounds logits of 30 by that
 
 
 class Contradiction(NamedTuple):
-    """A pair of numbers that cannot both hold, with the rows where they do not."""
+    """A pair of numbers that cannot both hold."""
 
     side: str
     says: str
     rows: pd.Series  # by rollout step: whether it is broken there
-    is_certain: bool = True
+    is_certain: bool
 
 
 def find_contradictions(run: Evidence) -> Iterator[Contradiction]:
@@ -47,16 +46,13 @@ def find_contradictions(run: Evidence) -> Iterator[Contradiction]:
         return
     yield from _lengths(run)
     for low, high in ORDERS:
-        a, b = _pair(run, low, high)
+        a, b = _columns(run, low, high)
         yield from _broken("", f"{low} is above {high}", a > b + _slack(a, b), (a, b))
-    for name in SHARES:
-        (share,) = _columns(run, name)
-        yield from _broken("", f"{name}, a share, is above 1", share > 1 + ROUNDED, (share,))
     (entropy,) = _columns(run, "entropy/behaviour")
     yield from _broken("negative", "entropy/behaviour is below 0", entropy < NEGATIVE, (entropy,))
-    spread, share = _pair(run, "reward/std", "zero_variance/share")
+    spread, share = _columns(run, "reward/std", "zero_variance/share")
     says = "reward/std is 0, so all rewards are equal, and zero_variance/share is not 1"
-    yield from _broken("", says, (share < MOST)[spread == 0], (spread, share))
+    yield from _broken("", says, share < MOST, (spread.where(spread == 0), share))
 
 
 def _lengths(run: Evidence) -> Iterator[Contradiction]:
@@ -64,26 +60,20 @@ def _lengths(run: Evidence) -> Iterator[Contradiction]:
         run, "truncation/share", "length/mean", "length/max", "length/min", "length/terminated_min"
     )
     says = "length/min is below completions/min_terminated_length, although those that are cut off are the longest"
-    yield from _broken(
-        "left out", says, (least < ended - _slack(least, ended))[(least + ended).notna()], (least, ended)
-    )
+    yield from _broken("left out", says, least < ended - _slack(least, ended), (least, ended))
     says = "truncation/share times length/max, which is the cap if any is cut off, is above length/mean"
-    is_short = (ABOUT * share * most > mean)[(share + most + mean).notna()]
-    yield from _broken("too short", says, is_short, (share, most, mean), is_certain=False)
+    yield from _broken("too short", says, ABOUT * share * most > mean, (share, most, mean), is_certain=False)
     if (cap := run.setting("max_completion_length")) and run.framework == "verl":  # whose rows are one batch each
         says = f"truncation/share is above 0 and no completion has max_completion_length={cap:g} tokens"
-        is_below = (most < ABOUT * cap)[(share > 0) & most.notna()]
-        yield from _broken("below the cap", says, is_below, (share, most))
+        yield from _broken("below the cap", says, most < ABOUT * cap, (share.where(share > 0), most))
     known = (share + most + mean).notna()
     if known.sum() >= FEW and (share[known] == 0).all() and (most - mean)[known].median() > SPREAD:
-        says = "truncation/share is 0 in every row, and length/max the same number: a cap"
-        is_capped = (most == most[known].mode()[0])[known]
-        if is_capped.mean() >= MOST:
+        says, is_capped = "truncation/share is 0, and length/max the same number: a cap", most == most[known].mode()[0]
+        if is_capped[known].mean() >= MOST:
             yield from _broken("not seen", says, is_capped, (share, most), is_certain=False)
-    same = (least == most)[(least + most).notna()]
-    if len(same) >= FEW and same.all() and most.nunique() > len(same) / 2:
+    if most.nunique() > len(most) / 2 and len(most) >= FEW and (least == most).all():
         says = "length/min is length/max in every row, but not the same from row to row"
-        yield from _broken("padding", says, same, (least, most), is_certain=False)
+        yield from _broken("padding", says, least == most, (least, most), is_certain=False)
 
 
 def _columns(run: Evidence, *names: str) -> list[pd.Series]:
@@ -94,12 +84,6 @@ def _columns(run: Evidence, *names: str) -> list[pd.Series]:
     return [pd.Series(table.get(name, empty).to_numpy(dtype=np.float64), index=index) for name in names]
 
 
-def _pair(run: Evidence, low: str, high: str) -> tuple[pd.Series, pd.Series]:
-    a, b = _columns(run, low, high)
-    known = (a + b).notna()
-    return a[known], b[known]
-
-
 def _slack(a: pd.Series, b: pd.Series) -> pd.Series:
     return ROUNDED * np.maximum(np.maximum(a.abs(), b.abs()), 0.2)
 
@@ -107,13 +91,14 @@ def _slack(a: pd.Series, b: pd.Series) -> pd.Series:
 def _broken(
     side: str, says: str, rows: pd.Series, values: tuple[pd.Series, ...], is_certain: bool = True
 ) -> Iterator[Contradiction]:
-    """Yield the contradiction if at least half of the rows have it, with the numbers of the first."""
-    if not rows.any() or rows.mean() < BROKEN:
-        return
-    step = rows.index[int(np.argmax(rows))]
-    numbers = ", ".join(number(float(value[value.index == step].iloc[0])) for value in values)
-    says = f"{says}: in {int(rows.sum())} of {count(len(rows), 'row')}, first at step {int(step)} ({numbers})"
-    yield Contradiction(side, says, rows, is_certain)
+    """Yield the contradiction if at least half of the rows with these values have it, with the values of the first."""
+    table = pd.concat([rows, *values], axis=1, ignore_index=True).dropna()
+    rows = table[0].astype(bool)
+    if rows.any() and rows.mean() >= BROKEN:
+        step, (_, *first) = rows.idxmax(), table[rows].iloc[0]
+        numbers = ", ".join(number(float(value)) for value in first)
+        says = f"{says}: in {int(rows.sum())} of {count(len(rows), 'row')}, first at step {step} ({numbers})"
+        yield Contradiction(side, says, rows, is_certain)
 
 
 def lengths_deny_truncation(run: Evidence) -> bool:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from grpolab.framework_names import LOG_ONLY
 from grpolab.meanings import METRICS
 from grpolab.quantities import Thresholds
+from grpolab.readers.log_names import PART
 from grpolab.readers.logs import RunLog
 from grpolab.report import journals
 from grpolab.report.journals import both, column, final_score, has_collapsed
@@ -207,6 +208,12 @@ class Evidence:
         return self.largest("kl_ref/exact") > STILL_KL if np.isnan(gap) else gap > ROUNDING
 
     @cached_property
+    def reward_parts(self) -> dict[str, tuple[Floats, Floats]]:
+        """Each part of the reward, with the whole reward in the same rows."""
+        names = [name for name in self.rollouts if name in ("reward/correct", "reward/format") or PART.fullmatch(name)]
+        return {name: both(self.rollouts, name, REWARD) for name in names}
+
+    @cached_property
     def has_no_kl_term(self) -> bool:
         """True if the KL to the reference is no number in any row, while loss, reward and gradient always are."""
         others = ("loss", "grad_norm", REWARD)
@@ -252,6 +259,8 @@ class Evidence:
     @cached_property
     def is_collapsed(self) -> bool:
         """True if the score fell and did not recover: the report's label, however the run ended."""
+        if self.score[0] == REWARD and len(self.score[1]) < LEAST_OF_TREND:
+            return False  # nothing tells a fall from noise
         return has_collapsed(self.course, self.limits)
 
     @property

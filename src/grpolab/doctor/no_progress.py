@@ -15,6 +15,7 @@ NO_BASELINE = ("gae", "remax", "opo", "rloo", "given")  # estimators that do not
 # Share of the rewards' std (reward/std): the reward is flat if the 95% interval of its change lies within it.
 UNMOVED = 0.25
 ALL_OF_THEM = 0.99  # share of completions cut off; if sampling can stop at an end token, some end by chance
+FEW_ROWS = 5
 FLAT_ROWS = 50  # rows of a log; a shorter run may simply not have started to learn
 
 
@@ -84,6 +85,19 @@ def zero_gradient(run: Evidence) -> Finding | None:
         + ("" if np.isnan(equal) else f"; {percent(equal)} of the groups have equal ones"),
         side="" if np.isnan(cut_off) else "all cut off" if cut_off >= ALL_OF_THEM else "some end",
     )
+
+
+@rule
+def reward_hides_parts(run: Evidence) -> Finding | None:
+    """The mean reward is one number in every row, and a part of it is not."""
+    for name, (part, reward) in run.reward_parts.items():
+        reaches = [np.ptp(values) > SAME * np.abs(values).max() for values in (part, reward) if len(part) >= FEW_ROWS]
+        if reaches == [True, False]:
+            return likely(
+                f"reward/mean is {number(float(reward[0]))} in all {count(len(reward), 'row')}, {name} goes from"
+                f" {number(float(part.min()))} to {number(float(part.max()))}"
+            )
+    return None
 
 
 @rule

@@ -16,7 +16,7 @@ from grpolab.settings.run import RunSettings
 
 Imported: TypeAlias = tuple[Mapping[str, Any], RunSettings]  # another framework's options, and the run they are read as
 
-ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}." for part in ("actor", "rollout", "model"))
 TRL_RULES: Rules = {
     "reuse-is-no-op": ("warning", "gradient_accumulation_steps"),
     "dropout-moves-the-ratio": ("warning", "disable_dropout"),
@@ -42,7 +42,7 @@ FILE_RULES: dict[str, Rules] = {
         "cache-and-graphs": ("warning", f"{ROLLOUT}enforce_eager"),
         "filter-groups": ("note", "algorithm.filter_groups.enable"),
         "unequal-micro-batches": ("note", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"),
-        "verl-adapter-and-vllm": ("note", "actor_rollout_ref.model.lora_rank"),
+        "verl-adapter-and-vllm": ("note", f"{MODEL}lora_rank"),
         "entropy-bonus": ("note", f"{ACTOR}entropy_coeff"),
     },
 }
@@ -215,7 +215,7 @@ def _check_trl_file(keys: Mapping[str, Any]) -> Sentences:
 
 
 def _check_verl_file(keys: Mapping[str, Any]) -> Sentences:
-    rank = _number(keys, "actor_rollout_ref.model.lora_rank")
+    rank = _number(keys, f"{MODEL}lora_rank") or _number(keys, f"{MODEL}lora.rank")
     rate = f"{ACTOR}optim.lr"
     sentences = _check_rate("verl-learning-rate", rate, _number(keys, rate), bool(rank))
     mini, micro = (_number(keys, f"{ACTOR}ppo_{size}") for size in ("mini_batch_size", "micro_batch_size_per_gpu"))
@@ -237,10 +237,13 @@ def _check_verl_file(keys: Mapping[str, Any]) -> Sentences:
             "algorithm.filter_groups.enable=True: DAPO's own trainer (recipe.dapo) samples again, verl.trainer.main_ppo"
             " ignores it; check that train/num_gen_batches is logged"
         )
-    if rank and _is(keys, f"{ROLLOUT}name", "vllm") and not _is(keys, f"{ROLLOUT}free_cache_engine", "false"):
+    merged = f"{MODEL}lora.merge"
+    adapter = f"lora_rank={rank:g}" if rank else "lora.merge=True" if _is(keys, merged) else ""
+    is_vllm = _is(keys, f"{ROLLOUT}name", "vllm") or f"{ROLLOUT}name" not in keys
+    if adapter and is_vllm and not _is(keys, f"{ROLLOUT}free_cache_engine", "false"):
         sentences["verl-adapter-and-vllm"] = (
-            f"lora_rank={rank:g} with vLLM, which sleeps between rollouts (free_cache_engine): some versions wake it"
-            " with base weights that are gone, and load the adapter alone; check in the first steps that"
+            f"{adapter} with vLLM, which sleeps between rollouts (free_cache_engine): some versions wake it"
+            " with base weights that are gone, and load or merge the adapter alone; check in the first steps that"
             " training/rollout_probs_diff_mean does not jump (calculate_log_probs=True)"
         )
     if (bonus := _number(keys, f"{ACTOR}entropy_coeff")) and bonus > 0:

@@ -17,6 +17,8 @@ STEPS = (
     *("step", "training_step", "training/global_step", "global_step", "global_step/max_steps", "system/global_step"),
     *("trainer/global_step", "rollout/step", "eval/step", "iteration", "_step", "Step"),
 )
+# The mean of one part of the reward, under the name of its function (TRL, ms-swift); before 0.16 without `/mean`.
+PART = re.compile(r"rewards/(?!(?:mean|std|max|min|chosen|rejected|accuracies|margins)\Z)[^/]+(?:/mean)?")
 LONGEST_NAME = 300  # characters
 OTHER = "another framework"  # whose names are read by likeness alone
 
@@ -82,7 +84,8 @@ TELLING_OF = {of: TELLING & names.keys() for of, names in TRACKED.items()}
 def known(name: str) -> str | None:
     """Return a name as `as_tracked` spells it if it is a metric's, exactly or by likeness, or a step's."""
     tracked = as_tracked(name[:LONGEST_NAME])
-    return tracked if tracked in KNOWN or evaluation(tracked) or likeness(tracked) else None
+    is_known = tracked in KNOWN or evaluation(tracked) or likeness(tracked) or PART.fullmatch(tracked)
+    return tracked if is_known else None
 
 
 @lru_cache(4096)

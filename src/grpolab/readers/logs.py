@@ -34,6 +34,7 @@ from grpolab.readers.log_lines import Console, LoggedRow, flatten
 from grpolab.readers.log_names import (
     NAMES,
     OTHER,
+    PART,
     SHARES,
     STEPS,
     TELLING,
@@ -240,6 +241,8 @@ class _Collector:
                 for ours in dict.fromkeys(names.values())
                 if kind == ("rollout" if ours in LOG_ONLY else METRICS[ours].kind)
             }
+            if kind == "rollout":
+                metrics |= {name: columns[name] for name in columns if PART.fullmatch(name)}
             table = pd.DataFrame(metrics, index=columns.index)
             tables[f"{kind}s"] = pd.concat([positions, table], axis=1)[table.notna().any(axis=1)].reset_index(drop=True)
         if alike:
