@@ -179,6 +179,20 @@ def test_lines_in_a_notebook_and_a_table_of_markdown_in_a_quotation(tmp_path: Pa
     assert read_log(None, written(tmp_path, "issue.txt", quoted)).rollouts["reward/mean"].tolist() == [0.125, 0.25]
 
 
+@pytest.mark.parametrize("separator", ["\t", " | "])
+def test_columns_as_a_notebook_is_copied_have_no_rule_below_their_head(tmp_path: Path, separator: str) -> None:
+    rows = [
+        ("Step", "Training Loss", "reward", "rewards / format / mean"),
+        (1, "0.5", "0.125", 0),
+        (2, "0.5", "0.25", 1),
+    ]
+    text = "It looks so:\n" + "\n".join(separator.join(map(str, row)) for row in rows) + "\n\nWhy?\n"
+    assert read_log(None, written(tmp_path, "paste.txt", text)).rollouts["reward/mean"].tolist() == [0.125, 0.25]
+    words = "a\tb\tc\n1\t2\t3\n"
+    with pytest.raises(RequestError, match="holds no metric"):
+        read_log(None, written(tmp_path, "words.txt", words))
+
+
 def test_beside_a_validation_loss_capital_names_are_evaluations(tmp_path: Path) -> None:
     text = "|Step|Training Loss|Validation Loss|Reward|\n|--|--|--|--|\n|10|0.1|0.2|0.5|\n|1,020|0.1|0.2|0.75|\n"
     run = read_log(None, written(tmp_path, "run.md", text))

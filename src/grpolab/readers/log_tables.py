@@ -35,8 +35,8 @@ _NAMES = {"Training Loss": "loss", _BESIDE_EVALUATION: "eval_loss"}
 
 
 def has_table(text: str) -> bool:
-    """Return True if there is a table in HTML or Markdown."""
-    return "<table" in text or any("--" in line and _RULE.fullmatch(line) for line in text.splitlines())
+    """Return True if there is a table in HTML or Markdown, or columns as a notebook's are copied."""
+    return "<table" in text or any(_is_rule(line) or _separator(line) for line in text.splitlines())
 
 
 def read_page(path: Path, text: str) -> tuple[list[Table], str]:
@@ -48,7 +48,7 @@ def read_page(path: Path, text: str) -> tuple[list[Table], str]:
         raise RequestError(f"FILE={path.name} is larger than {LARGEST_PAGE >> 20} MiB, the most that is read of a page")
     if path.suffix.lower() == ".ipynb":
         text = "\n".join(_outputs(path, text))
-    tables = [*_html_tables(path, text), *_markdown_tables(text.splitlines())]
+    tables = [*_html_tables(path, text), *_text_tables(text.splitlines())]
     return tables, html.unescape(_TAG.sub("", text)) if "</" in text else text
 
 
@@ -83,22 +83,39 @@ def _html_tables(path: Path, text: str) -> Iterator[Table]:
         in_cell, end = kind in ("th", "td"), tag.end() if tag else 0
 
 
-def _markdown_tables(lines: Sequence[str]) -> Iterator[Table]:
-    """Yield the tables of Markdown, also in a quotation (`> `)."""
+def _text_tables(lines: Sequence[str]) -> Iterator[Table]:
+    """Yield the tables of Markdown, also in a quotation (`> `), and columns between tabs, as a notebook's are copied.
+
+    A head without a rule below it has two names of metrics at least.
+    """
     rows: list[list[str]] = []
-    for at, line in enumerate(lines):
-        if rows and "|" in line:
-            rows.append(_cells(line))
+    separator = ""
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if rows and separator in line:
+            rows += [] if _is_rule(line) else [_cells(line, separator)]
         elif rows:
             yield from _table(rows)
             rows = []
-        elif at and "--" in line and "|" in lines[at - 1] and _RULE.fullmatch(line):
-            rows = [_cells(lines[at - 1])]
+        if not rows and (separator := "|" if "|" in line and _is_rule(below) else _separator(line)):
+            rows = [_cells(line, separator)]
     yield from _table(rows)
 
 
-def _cells(line: str) -> list[str]:
-    return line.strip("> \t").removeprefix("|").removesuffix("|").split("|")
+def _is_rule(line: str) -> bool:
+    return "--" in line and _RULE.fullmatch(line) is not None
+
+
+def _separator(line: str) -> str:
+    """Return what stands between the cells of a line that has names of metrics; '' if it has not."""
+    for separator in ("\t", "|"):
+        cells = _cells(line, separator)[:MOST_COLUMNS] if line.count(separator) > 1 else []
+        if sum(known(_NAMES.get(cell.strip(), cell.strip())) in TELLING for cell in cells) > 1:
+            return separator
+    return ""
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    return line.split("\t") if separator == "\t" else line.strip("> \t").removeprefix("|").removesuffix("|").split("|")
 
 
 def _table(rows: list[list[str]]) -> Iterator[Table]:
