@@ -226,3 +226,36 @@ def test_minibatches_that_do_not_divide_are_said(tmp_path: Path, capsys: pytest.
         out, err = capsys.readouterr()
         assert f"num_minibatches={ours}" in out.split()
         assert ("5 optimiser steps do not divide a batch of 24 completions" in err) == says
+
+
+@pytest.mark.parametrize(
+    ("framework", "text"),
+    [
+        (
+            "TRL",
+            "start\nGRPOConfig(\n    beta=0.0,\n    num_generations=4,\n    num_iterations=2,\n)\n{'loss': 0.1}\n",
+        ),
+        (
+            "verl",
+            "start\n{'actor_rollout_ref': {'rollout': {'n': 4}},\n 'data': {'train_batch_size': 8}}\nstep:1\n",
+        ),
+    ],
+)
+def test_a_console_log_has_the_config_that_the_run_printed(
+    framework: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", written(tmp_path, "run.log", text)]) == 0
+    out, err = capsys.readouterr()
+    assert "num_generations=4" in out.split()
+    assert f"read as a config of {framework}" in err
+
+
+@pytest.mark.parametrize("mini", ["64", "$MINI"])
+def test_nothing_is_said_of_the_clip_where_the_reuse_is_open(
+    mini: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = "actor_rollout_ref.actor.ppo_mini_batch_size"
+    script = f"python3 -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.rollout.n=4 {key}={mini}\n"
+    assert main(["lint", "--json", written(tmp_path, "a.sh", script)]) == 0
+    rules = [finding["rule"] for finding in json.loads(capsys.readouterr().out)]
+    assert ("clip-cannot-bind" in rules) == (mini == "64")

@@ -82,7 +82,7 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     from grpolab.lint.config_rules import check_config
     from grpolab.lint.rules import check_run
     from grpolab.lint.study_rules import check_plans
-    from grpolab.readers.exchange import convert, find_rate
+    from grpolab.readers.exchange import convert, find_rate, is_reuse_open
     from grpolab.readers.recognise import find_family
     from grpolab.sweep.compose import Composer, compose
     from grpolab.sweep.plan import plans
@@ -96,7 +96,10 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
         default = convert(name, {}, Composer().compose)
         config = converted.options, converted.settings
         usual = default.options, default.settings
-        return check_config(find_family(name), config, usual, given.options, converted.unknown, find_rate(name, given))
+        return check_config(
+            find_family(name), config, usual, given.options, converted.unknown, find_rate(name, given),
+            is_reuse_open(name, given),
+        )  # fmt: skip
     if words and "=" not in words[0]:  # a study, where the first word is no override
         return check_plans(plans(words[0], words[1:]))
     return check_run(compose(words))

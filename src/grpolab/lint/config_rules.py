@@ -67,11 +67,13 @@ def check_config(
     written: Mapping[str, Any],
     unknown: str = "",
     rate: tuple[str, float] | None = None,
+    is_reuse_open: bool = False,
 ) -> list[LintFinding]:
     """Return the findings in another framework's config: in its options, in the run that they describe, in its file.
 
     `unknown`: a sentence about the file's keys that the framework does not have; `rate`: key and value of the learning
-    rate, where no rule of the framework's own looks at it. A finding that the framework's `default` config, with this
+    rate, where no rule of the framework's own looks at it; `is_reuse_open`: the file does not say how often a batch is
+    used, so that nothing is said of a clip that cannot bind. A finding that the framework's `default` config, with this
     one's KL, has as well is only a note.
     """
     usual = default[0], default[1].model_copy(update={"beta": config[1].beta})
@@ -79,6 +81,7 @@ def check_config(
     findings = [
         replace(finding, severity="note") if finding.rule in everybody else finding
         for finding in _check_imported(framework, config)
+        if not (is_reuse_open and finding.rule == "clip-cannot-bind")
     ]
     sentences = {"unknown-key": unknown} if unknown else {}
     sentences |= _check_rate("rate-for-grpo", *rate, is_lora=False) if rate else {}

@@ -147,6 +147,14 @@ def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
     return f"keys of the file: {len(kinds)} ({words}{still_open})"
 
 
+def is_reuse_open(name: str, given: Given) -> bool:
+    """Return True if the file leaves open a key that decides how many optimiser steps a batch is used for."""
+    words = ["num_iterations", *flat.SIZES, *flat.PARTS]
+    run = flat.load_reader(name).run if name in flat.FLAT else {}
+    keys = {key for key, (ours, _) in run.items() if ours in words} | {*trl.REUSE, "generation_batch_size"}
+    return not given.open.keys().isdisjoint(keys | {verl.MINI, verl.PROMPTS, verl.keys.EPOCHS})
+
+
 def _override(value: Any) -> str:
     """Return a value as an override has it: a string that is no single word is quoted."""
     is_word = not isinstance(value, str) or value.replace("_", "").isalnum()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from grpolab.identity import dotted
-from grpolab.readers import flat, trl_files
+from grpolab.readers import flat, trl_files, verl_files
 from grpolab.readers.given import ConfigFile, parse_document, shorten
 from grpolab.readers.pairs import FLAG, OVERRIDE
 from grpolab.readers.python import parse_python
@@ -68,6 +68,10 @@ def _read_traits(file: ConfigFile) -> Traits:
         flags = [match[1].replace("-", "_") for match in map(FLAG.fullmatch, words) if match]
         overrides = [match[2] for match in map(OVERRIDE.fullmatch, words) if match and match[3] is not None]
         traits.keys = dict.fromkeys([*flags, *overrides])
+        if printed := trl_files.PRINTED.search(file.text):  # as a console log has a run's config
+            traits.keys |= dict.fromkeys(key for key, *_ in trl_files.LINE.findall(printed[1]))
+        elif verl_files.PRINTED.search(file.text):
+            traits.keys["actor_rollout_ref."] = None
     return traits
 
 
