@@ -496,6 +496,8 @@ def test_what_only_looks_odd_in_a_log_is_a_note_and_no_finding(run: Evidence, no
 
 def test_a_kl_that_nobody_computes_is_neither_missing_nor_not_finite_and_one_that_breaks_is() -> None:
     assert not [sentence for sentence in examine(NO_KL).unknown if "kl_ref" in sentence]
+    of_one = replace(made_log(**{"reward/std": None}), not_finite={"reward/std": list(range(30))})
+    assert names(of_one) == []
     later_on = replace(made_log(), not_finite={"kl_ref/k3": [20, 21]})
     assert names(later_on) == ["not_finite"]
 

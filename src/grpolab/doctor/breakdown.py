@@ -344,8 +344,9 @@ def starving_variance(run: Evidence) -> Finding | None:
 def not_finite(run: Evidence) -> Finding | None:
     """A metric of the training loop was NaN or infinite, or the run ended as diverged. Says which was so first."""
     odd = {name: steps for name, steps in run.not_finite.items() if name in MUST_BE_FINITE and steps}
-    if run.has_no_kl_term:
-        odd.pop("kl_ref/k3")
+    for name, is_none in (("kl_ref/k3", run.has_no_kl_term), ("reward/std", not len(run.values("reward/std")))):
+        if is_none:  # no number in any row: no KL term, or a deviation of one completion
+            odd.pop(name, None)
     has_ended = run.state.startswith(DIVERGED)
     if not odd and not has_ended:
         return None
