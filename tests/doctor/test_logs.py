@@ -193,6 +193,17 @@ def test_columns_as_a_notebook_is_copied_have_no_rule_below_their_head(tmp_path:
         read_log(None, written(tmp_path, "words.txt", words))
 
 
+@pytest.mark.parametrize(
+    "row", ["step: {0}  loss: 0.5  reward: 0.{0}  kl: 1e-3", "[{0}/9] loss=0.5, reward=0.{0}, kl=1e-3 3.2s"]
+)
+def test_pairs_without_brackets_are_a_row(tmp_path: Path, row: str) -> None:
+    prints = "reward: 1.0 for this answer\nloss: 3 reward: 1\n"  # two names are too few
+    text = prints + "".join(row.format(step) + "\n" for step in (1, 2, 3))
+    run = read_log(None, written(tmp_path, "run.log", text))
+    assert run.rollouts["reward/mean"].tolist() == [0.1, 0.2, 0.3]
+    assert run.updates["kl_ref/k3"].tolist() == [0.001] * 3
+
+
 def test_beside_a_validation_loss_capital_names_are_evaluations(tmp_path: Path) -> None:
     text = "|Step|Training Loss|Validation Loss|Reward|\n|--|--|--|--|\n|10|0.1|0.2|0.5|\n|1,020|0.1|0.2|0.75|\n"
     run = read_log(None, written(tmp_path, "run.md", text))

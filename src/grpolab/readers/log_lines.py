@@ -35,6 +35,8 @@ PAIR = re.compile(
 WHOLE_PAIR = re.compile(
     rf"""['"]([^'"\n]{{1,200}})['"]\s*:\s*(?:[\w.]{{1,30}}\()?(['"]?)({NUMBER})\2\)?\s*[,}}]""", re.IGNORECASE
 )
+# `loss: 0.1  reward=0.5`, without brackets and quotes, as a trainer of one's own prints them.
+PLAIN = re.compile(rf"(?<![\w'\"./-])([A-Za-z][\w./-]{{0,60}})[:=][ \t]{{0,4}}({NUMBER})(?![\w.])", re.IGNORECASE)
 VERL_ROW = re.compile(r"(?:^|\s)step:(\d+) - (.*)")
 VERL_VALUE = re.compile(rf"(?:[\w.]{{1,30}}\()?({NUMBER})\)?", re.IGNORECASE)
 VERL_PART = re.compile(rf"[\w./@%+-]{{1,200}}:(?:[\w.]{{1,30}}\()?(?:{NUMBER}|None|True|False)\)?", re.IGNORECASE)
@@ -62,7 +64,9 @@ class Console:
                 yield _verl_row(verl)
             elif "{" in text:
                 yield from self._object_rows(text)
-            elif text[:1] in ("'", '"') and len(pairs := dict(PAIR.findall(text))) >= PASTED:
+            elif (text[:1] in ("'", '"') and len(pairs := dict(PAIR.findall(text))) >= PASTED) or (
+                "reward" in text and len(pairs := _plain_pairs(text)) >= PASTED
+            ):
                 yield pairs
 
     def _object_rows(self, line: str) -> Iterator[LoggedRow]:
@@ -99,6 +103,12 @@ def _flat_row(text: str) -> LoggedRow:
         return dict(json.loads(text.replace("'", '"')))  # the fast way, for what is nearly JSON
     except (ValueError, RecursionError):
         return dict(PAIR.findall(text))
+
+
+def _plain_pairs(line: str) -> LoggedRow:
+    """Return names and numbers of a line; none if fewer than two of the names are of training."""
+    pairs = dict(PLAIN.findall(line))
+    return pairs if sum(known(name) in TELLING for name in pairs) > 1 else {}
 
 
 def _verl_row(match: re.Match[str]) -> LoggedRow:
