@@ -64,10 +64,10 @@ class Console:
                 yield _verl_row(verl)
             elif "{" in text:
                 yield from self._object_rows(text)
-            elif (text[:1] in ("'", '"') and len(pairs := dict(PAIR.findall(text))) >= PASTED) or (
-                "reward" in text and len(pairs := _plain_pairs(text)) >= PASTED
-            ):
-                yield pairs
+            elif "reward" in text or text[:1] in ("'", '"'):
+                pairs = dict(PAIR.findall(text)) or _plain_pairs(text)
+                if len(pairs) >= PASTED:
+                    yield pairs
 
     def _object_rows(self, line: str) -> Iterator[LoggedRow]:
         """Yield a line that is a JSON object, or the dicts in it."""
