@@ -47,6 +47,7 @@ CARRIED: dict[str, Any] = {
     "async_training.trigger_parameter_sync_step": 4,
     "async_training.require_batches": 1,
 }
+ONE_STEP = "one_step_off_policy"  # in the name of a program that samples a batch while it learns from the one before
 # Section -> the words in it that verl has had since 0.1; a word covers all that is below it, * is any.
 _WORDS = {
     "actor_rollout_ref": "hybrid_engine nccl_timeout profiler checkpoint_engine teacher",
