@@ -485,6 +485,7 @@ WEIGHTS = {"gap/mean": 0.01, "gap/weight_min": 0.2}
     [
         (NO_KL, "no_kl_term", replace(NO_KL, not_finite={**NO_KL.not_finite, "loss": [3]})),
         (made_log(grad_norm=1.7, settings={"max_grad_norm": 1.0}), "norm_before_clipping", made_log(grad_norm=1.7)),
+        (made_log(**{"zero_variance/share": 0.59}), "equal_groups", made_log(**{"zero_variance/share": 0.2})),
         (made_log(**WEIGHTS), "sequence_weights", made_log(**WEIGHTS | {"length/mean": 100.0})),
     ],
 )

@@ -259,3 +259,21 @@ def test_nothing_is_said_of_the_clip_where_the_reuse_is_open(
     assert main(["lint", "--json", written(tmp_path, "a.sh", script)]) == 0
     rules = [finding["rule"] for finding in json.loads(capsys.readouterr().out)]
     assert ("clip-cannot-bind" in rules) == (mini == "64")
+
+
+def test_what_matters_comes_first_with_where_it_is_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the file, from a default, or from nobody: a default is never shown as if the file said it."""
+    script = (
+        "python3 -m verl.trainer.main_ppo data.train_batch_size=64 env.rollout.n=4"
+        " actor_rollout_ref.actor.use_kl_loss=True"
+        " actor_rollout_ref.actor.clip_ratio_high=0.28 actor_rollout_ref.actor.optim.lr=$RATE\n"
+    )
+    assert main(["import", written(tmp_path, "a.sh", script)]) == 0
+    lines = [line.split() for line in capsys.readouterr().err.splitlines()[1:9]]
+    assert [line[-1].rpartition(".")[2] for line in lines] == [
+        *("n", "train_batch_size", "train_batch_size", "lr", "clip_ratio_high", "use_kl_loss", "default", "default")
+    ]
+    assert lines[0][:4] == ["completions", "of", "a", "prompt"]
+    assert lines[4][2:4] == ["0.2,", "0.28"]
+    assert " ".join(lines[3]) == "learning rate 1e-06 not in the file: actor_rollout_ref.actor.optim.lr"
+    assert lines[-1] == ["temperature", "1.0", "a", "default"]

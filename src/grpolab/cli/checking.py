@@ -82,7 +82,7 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     from grpolab.lint.config_rules import check_config
     from grpolab.lint.rules import check_run
     from grpolab.lint.study_rules import check_plans
-    from grpolab.readers.exchange import convert, find_rate, is_reuse_open
+    from grpolab.readers.exchange import convert, find_caveats
     from grpolab.readers.recognise import find_family
     from grpolab.sweep.compose import Composer, compose
     from grpolab.sweep.plan import plans
@@ -94,12 +94,10 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
         given, converted = _converted(arguments, words[0])
         name = given.framework
         default = convert(name, {}, Composer().compose)
-        config = converted.options, converted.settings
-        usual = default.options, default.settings
-        return check_config(
-            find_family(name), config, usual, given.options, converted.unknown, find_rate(name, given),
-            is_reuse_open(name, given),
-        )  # fmt: skip
+        config, usual = ((each.options, each.settings) for each in (converted, default))
+        rate, is_reuse_open = find_caveats(given, converted)
+        caveats = {"unknown-key": converted.unknown, "value-not-in-file": ", ".join(given.open)}
+        return check_config(find_family(name), config, usual, given.options, caveats, rate, is_reuse_open)
     if words and "=" not in words[0]:  # a study, where the first word is no override
         return check_plans(plans(words[0], words[1:]))
     return check_run(compose(words))
@@ -112,12 +110,13 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
 )
 def import_(arguments: argparse.Namespace) -> None:
     """Write another framework's config as overrides of ours, and a sentence for each thing that cannot be carried."""
+    from grpolab.readers.exchange import summarise_file
     from grpolab.settings.task import without_the_hub
 
     with without_the_hub():
         given, converted = _converted(arguments, arguments.file)
-    if given.evidence:
-        say(printable(given.evidence), error=True)
+    for sentence in filter(None, [given.evidence, *summarise_file(given, converted)]):
+        say(printable(sentence), error=True)
     say("\n".join(converted.overrides))
     for sentence in converted.left_out:
         say(f"not carried: {printable(sentence)}", error=True)

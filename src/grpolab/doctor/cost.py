@@ -165,7 +165,7 @@ def add_cost(run: Evidence, finding: Finding, sentence: str) -> Finding:
     words = f"since step {since}" if first else "from the first step on"
     if last < len(by_step) - 1:
         words = f"from step {since} to step {until}"
-    time = _duration(share * run.seconds)
+    time = say_duration(share * run.seconds)
     part = f"{'the whole' if share == 1 else f'{percent(share)} of the'} run{time}"
     equal = "groups all rewards were equal" if EQUAL in run.rollouts else "steps rewards hardly differed"
     said = begun(sentence.format(share=percent(share), part=part, time=time, since=words, equal=equal))
@@ -180,7 +180,7 @@ def _span(concerned: np.ndarray) -> tuple[int, int]:
     return int((lasting or places)[0]), int(places[-1])
 
 
-def _duration(seconds: float) -> str:
+def say_duration(seconds: float) -> str:
     """Return ` (about 3.4 hours)`; empty if it is not known, or less than a minute."""
     if not seconds >= 60:
         return ""

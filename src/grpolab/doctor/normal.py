@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from grpolab.doctor.breakdown import starving_variance
 from grpolab.doctor.causes import Finding, certain, rule
+from grpolab.doctor.cost import say_duration
 from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, median
+from grpolab.doctor.ratio_is_one import constant_reward
 from grpolab.doctor.sampler_gap import GAPS
 from grpolab.report.journals import both, column
 from grpolab.report.text import count, number, percent
@@ -13,6 +16,7 @@ from grpolab.report.text import count, number, percent
 ZERO_LOSS = 1e-6  # rounding of a mean of centred advantages
 PRINTED_LOSS = 5e-5  # the largest loss that is printed as 0: transformers rounds to four places
 FAR_WEIGHT = 0.5  # of a sequence: a token seldom has one so small
+MANY_EQUAL = 1 / 3  # share of the groups: as much of the sampling is worth a sentence
 OF_THE_LOSS = 0.1  # relative difference between the loss and beta times KL that is allowed in nine rows of ten
 
 
@@ -97,3 +101,14 @@ def sequence_weights(run: Evidence) -> Finding | None:
 
 def _zero(run: Evidence) -> float:
     return ZERO_LOSS if run.framework == "grpolab" else PRINTED_LOSS
+
+
+@rule
+def equal_groups(run: Evidence) -> Finding | None:
+    """A good part of the groups has equal rewards, but too few for a cause."""
+    share = float(np.mean(run.equal_groups)) if len(run.equal_groups) else 0.0
+    if share < MANY_EQUAL or constant_reward(run) or starving_variance(run):
+        return None
+    unit = "groups" if len(run.values("zero_variance/share")) else "steps"
+    time = say_duration(share * run.seconds)
+    return certain(f"in {percent(share)} of the {unit} all rewards are equal: {percent(share)} of the sampling{time}")

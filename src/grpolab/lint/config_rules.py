@@ -49,8 +49,10 @@ FILE_RULES: dict[str, Rules] = {
 # Of every framework's file.
 KEY_RULES: Rules = {
     "unknown-key": ("warning", "its spelling"),
+    "value-not-in-file": ("note", "the file: give the config that the run wrote"),
     "rate-for-grpo": ("warning", "the learning rate"),
 }
+CAVEATS = {"unknown-key": "", "value-not-in-file": ": what is found rests on the defaults of these"}
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 BY_TOKENS_OF_ALL = ("dapo", "cispo", "vespo")  # losses that TRL divides by the tokens of the generation batch
 # Options that change the sampler, but not the log-probs that training uses for the sampler -> the value for off.
@@ -65,13 +67,13 @@ def check_config(
     config: Imported,
     default: Imported,
     written: Mapping[str, Any],
-    unknown: str = "",
+    caveats: Sentences,
     rate: tuple[str, float] | None = None,
     is_reuse_open: bool = False,
 ) -> list[LintFinding]:
     """Return the findings in another framework's config: in its options, in the run that they describe, in its file.
 
-    `unknown`: a sentence about the file's keys that the framework does not have; `rate`: key and value of the learning
+    `caveats`: by KEY_RULES, the keys of the file that they are about, or nothing; `rate`: key and value of the learning
     rate, where no rule of the framework's own looks at it; `is_reuse_open`: the file does not say how often a batch is
     used, so that nothing is said of a clip that cannot bind. A finding that the framework's `default` config, with this
     one's KL, has as well is only a note.
@@ -83,7 +85,9 @@ def check_config(
         for finding in _check_imported(framework, config)
         if not (is_reuse_open and finding.rule == "clip-cannot-bind")
     ]
-    sentences = {"unknown-key": unknown} if unknown else {}
+    sentences = {rule: f"{keys}{CAVEATS[rule]}" for rule, keys in caveats.items() if keys}
+    if "loss_type" in config[0]:  # a file that does not say it has the default of its trainer
+        written = {**written, "loss_type": config[0]["loss_type"]}
     sentences |= _check_rate("rate-for-grpo", *rate, is_lora=False) if rate else {}
     return by_severity([*findings, *check_written(framework, written), *to_findings(KEY_RULES, sentences.items())])
 

@@ -18,6 +18,7 @@ from grpolab.identity import dotted
 from grpolab.readers import flat, trl, verl
 from grpolab.readers.given import ConfigFile, Given, Options, load_config
 from grpolab.readers.recognise import ON_TRL, TITLES, find_family, identify
+from grpolab.readers.summary import find_deciding_keys, summarise
 from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.run import RunSettings
 
@@ -131,11 +132,43 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     return Converted(options, overrides, compose(overrides), _count_keys(kinds, given), has_none, left_out, defaults)
 
 
-def find_rate(name: str, given: Given) -> tuple[str, float] | None:
-    """Return key and value of the learning rate in a file that is read by a table of keys; None if it has none."""
-    run = flat.load_reader(name).run if name in flat.FLAT else {}
-    rates = [(key, given.options.get(key)) for key, (ours, _) in run.items() if ours == "learning_rate"]
-    return next(((key, float(rate)) for key, rate in rates if isinstance(rate, int | float)), None)
+def find_deciding(name: str, options: Options) -> dict[str, set[str]]:
+    """Return for each value of ours that a run has the framework's keys that decide it."""
+    reader = find_reader(name)
+
+    def values_of(options: Options) -> Options:
+        objective = reader.objective(options)
+        axes = {axis: getattr(objective, axis) for axis in ("epsilon", "epsilon_high", "beta")}
+        return axes | reader.convert_run(options)
+
+    return find_deciding_keys(options, values_of)
+
+
+def summarise_file(given: Given, converted: Converted) -> list[str]:
+    """Return the run in lines, each with where its value is from."""
+    settings = dict(dotted(converted.settings.model_dump()))
+    settings["epsilon_high"] = settings["epsilon"] if settings["epsilon_high"] is None else settings["epsilon_high"]
+    written = {*dict(dotted(given.options))}
+    if written & verl.keys.FORKS_GROUP.keys():  # a fork's, by which the group is multiplied
+        written.add(verl.GROUP)
+    told = "\n".join(converted.left_out)
+    return [*summarise(settings, given, written, find_deciding(given.framework, converted.options), told)]
+
+
+def find_caveats(given: Given, converted: Converted) -> tuple[tuple[str, float] | None, bool]:
+    """Return key and value of the learning rate in a file, and whether it leaves open how often a batch is used.
+
+    The rate only of a framework that is read by a table of keys: the others have rules of their own.
+    """
+    is_flat = given.framework in flat.FLAT
+    deciding = find_deciding(given.framework, converted.options)
+    reuse = set[str]().union(*(deciding.get(ours, set()) for ours in ("num_iterations", "num_minibatches")))
+    told = "\n".join(converted.left_out)
+    is_open = bool(reuse & given.open.keys()) or (
+        is_flat and (converted.settings.old_log_probs == "sampler" or "optimiser step" in told)
+    )
+    rates = {key: given.options.get(key) for key in deciding.get("learning_rate", ()) if is_flat}
+    return next(((key, float(rate)) for key, rate in rates.items() if isinstance(rate, int | float)), None), is_open
 
 
 def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
@@ -145,14 +178,6 @@ def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
     better = f" (where all are: {given.whole.rstrip(',')})" if given.whole else ""
     still_open = f"; without a value in the file: {len(given.open)}{better}" if given.open else ""
     return f"keys of the file: {len(kinds)} ({words}{still_open})"
-
-
-def is_reuse_open(name: str, given: Given) -> bool:
-    """Return True if the file leaves open a key that decides how many optimiser steps a batch is used for."""
-    words = ["num_iterations", *flat.SIZES, *flat.PARTS]
-    run = flat.load_reader(name).run if name in flat.FLAT else {}
-    keys = {key for key, (ours, _) in run.items() if ours in words} | {*trl.REUSE, "generation_batch_size"}
-    return not given.open.keys().isdisjoint(keys | {verl.MINI, verl.PROMPTS, verl.keys.EPOCHS})
 
 
 def _override(value: Any) -> str:

@@ -20,7 +20,7 @@ import fnmatch
 import functools
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -110,12 +110,22 @@ class TableReader:
             pairs = self._read_python(file)
         else:
             pairs, notes = self._read_command(file)
+        written = {*pairs}
         pairs = {key: self._open_if_bare(key, value) for key, value in self._rename(pairs).items()}
-        has_program = file.kind in ("shell", "words", "python")  # which was looked for
-        if not self.signs & pairs.keys() and not (has_program and self.defaults.keys() & pairs.keys()):
+        if not self.has_evidence(written | pairs.keys(), file.kind):
             what = describe_other({key.partition(".")[0] for key in pairs} | pairs.keys())
             raise file.refusal(f"holds no config of {self.title}: {what or 'it has no key that only those have'}")
         return Given(*split_open(pairs), notes)
+
+    def has_evidence(self, keys: Collection[str], kind: str) -> bool:
+        """Return True if a file of a kind with these keys is the framework's.
+
+        A single sign that is one plain word is no evidence in a document, which has no program that was looked for.
+        """
+        signs, carried = self.signs.intersection(keys), self.defaults.keys() & keys
+        if kind in ("shell", "words", "python"):
+            return bool(signs or carried)
+        return len(signs) > 1 or (bool(signs) and len(carried) > 3)
 
     def _open_if_bare(self, key: str, value: Any) -> Any:
         """Return the value, open if a flag is bare whose value is no bool: an empty variable stood behind it."""
@@ -162,7 +172,7 @@ class TableReader:
             )
         added = [word for word in behind if isinstance(word, Open) and "=" not in word and not word.startswith("--")]
         if added:
-            notes.append(f"{', '.join(map(shorten, dict.fromkeys(added)))}: words that only a run can tell")
+            notes.append(f"words that only a run can tell: {', '.join(map(shorten, dict.fromkeys(added)))}")
         return flags | pairs, notes
 
     def is_training(self, words: list[str]) -> bool:
@@ -193,7 +203,8 @@ class TableReader:
         if name in self.defaults:
             return "carried"
         if name in self.not_carried:
-            return "not carried"
+            value = given.open.get(name) or given.options.get(name)
+            return "no effect" if value is None or value in self.not_carried[name][0] else "not carried"
         patterns = [f"{each}*" if each.endswith(".") else each for each in self.passed_over]
         return "no effect" if any(fnmatch.fnmatchcase(name, each) for each in patterns) else "unknown"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from grpolab.identity import dotted
 from grpolab.readers import flat, trl_files, verl_files
-from grpolab.readers.given import ConfigFile, parse_document, shorten
+from grpolab.readers.given import ConfigFile, describe_other, parse_document, shorten
 from grpolab.readers.pairs import FLAG, OVERRIDE
 from grpolab.readers.python import parse_python
 from grpolab.readers.shell import find_training_command
@@ -108,7 +108,9 @@ def identify(asked: str | None, file: ConfigFile) -> tuple[str, str]:
     evidence = find_evidence(file)
     if not evidence:
         if asked is None:
-            raise file.refusal(f"is no config that is known by its keys: name its framework, --from {'|'.join(TITLES)}")
+            what = describe_other(_read_traits(file).keys)
+            known = f"has no key, program or import of a trainer that is known here ({', '.join(TITLES.values())})"
+            raise file.refusal(f"is no config of one of the known trainers: {what}" if what else f"{known}")
         return asked, ""
     name, signs = next(iter(evidence.items()))
     rivals = [other for other, theirs in evidence.items() if len(theirs) == len(signs) and not _are_kin(other, name)]

@@ -20,6 +20,7 @@ CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
 TRLS = {"trl", "unsloth", "open_r1", "swift"}
 WITH_TRL = {"GRPOConfig", "GRPOTrainer", "TrlParser", "ModelConfig", "ScriptArguments", "get_peft_config"}
 ELSEWHERE = {"agilerl", "areal", "easydel", "mlx_grpo", "mlx_lm_lora", "nemo_rl", "oat", "tunix", "verifiers", "verl"}
+SHOWN = 8  # sections in a sentence
 SIGNS = frozenset(fields.TABLE["signs"].split())
 FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
 OF_TRAINERS = frozenset(fields.TABLE["of_trainers"].split())
@@ -217,8 +218,13 @@ def _read_recipe(file: ConfigFile) -> Given:
                 item = Open(item)
             if pairs.setdefault(key, item) != item and key not in every[main]:
                 pairs[key] = Open(f"{pairs[key]} or {item}")
-    aside = [name for name in every if name not in read and FIELDS & leaves[name]]
-    notes += [f"{', '.join(aside)}: by name no section of the trainer's"] if aside else []
+    aside = [name for name in every if name not in read and leaves[name]]
+    if aside:
+        more = f" and {len(aside) - SHOWN} more" if len(aside) > SHOWN else ""
+        unread = sum(len(leaves[name]) for name in aside)
+        notes.append(
+            f"{', '.join(aside[:SHOWN])}{more}: by name no section of the trainer's, so that {unread} keys are not read"
+        )
     words = [word for word, field in OTHER_WORDS.items() if word in pairs and field not in pairs]
     if words and fork is None and not fields.is_resolved(pairs):
         pairs |= {OTHER_WORDS[word]: Open(f"{word}={pairs.pop(word)}") for word in words}
