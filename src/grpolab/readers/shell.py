@@ -1,11 +1,10 @@
 """Read the commands of a bash script as words, as if the environment set no variable. Nothing is run.
 
-A script is read from top to bottom: assignments, arrays, `${X:-default}`, `$((..))` of numbers and `$(echo ..)` are
-followed, and so is a text that a command runs (`bash -c TEXT`). Other expansions (`$(..)`, `"$@"`, an unset variable)
-stay as written, and make their word open, which means unknown. A condition that the text decides is decided, and a
-probe for special hardware fails (conditions.py); behind any other branch, loop, function or command after `&&`, a
-variable that it may set is open. What the branches of special hardware give, and those that a default of the caller's
-decides, is found by reading the script again.
+A script is read from top to bottom: assignments, arrays, `${X:-default}`, `$((..))` of numbers, `$(echo ..)` and the
+text in `bash -c TEXT` are followed. Other expansions (`$(..)`, `"$@"`, an unset variable) stay as written, and make
+their word open, which means unknown. A condition that the text decides is decided, and a probe for special hardware
+fails (conditions.py); behind any other branch, loop, function or command after `&&`, a variable that it may set is
+open. What branches of special hardware give, and those that a caller's default decides, a second reading finds.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class Script:
         self.sources: dict[str, set[str]] = {}  # variable -> those of the caller whose defaults it was set by
         self.seen = set[str]()  # variables of the caller that the words in hand were expanded with
         self.blocks: list[Block] = []
-        self.unread = list[str]()  # why the rest of a text is not read
         self.exported, self.depth = set[str](), 0  # variables that other programs see; texts in texts
+        self.unread = list[str]()  # why the rest of a text is not read
         self.is_set = False  # `set -- ..` gave $1 a value
         self.is_testing = False  # an unset variable is empty in a condition
         self.is_sourced = False  # except if another file may have set it
@@ -109,10 +109,8 @@ class Script:
         fields = self.read_command(words)
         self.call(fields[0] if fields else "")
         self.answer = self.decide(words, fields) if self.is_live() is not False else None
-        texts = [*shell_words.find_texts(fields)] if fields and self.depth < DEEPEST else []
         given = [self.expand_text(word) for word in itertools.takewhile(ASSIGNMENT.match, words) if fields]
-        if fields[:1] == ["sbatch"] and self.depth < DEEPEST:  # which may run COMMAND=..
-            texts += [word.partition("=")[2] for word in given if " " in word]
+        texts = shell_words.find_texts(fields, given) if fields and self.depth < DEEPEST else []
         for text in texts:
             yield from self.read_text(text, fields[0], [*given, *fields])
         yield from filter(None, [] if texts else [fields])
@@ -120,9 +118,8 @@ class Script:
 
     def read_text(self, text: str, name: str, words: list[str]) -> Iterator[list[str]]:
         """Read a text as a script: `eval` does it here, a shell with what is exported or given as NAME=VALUE."""
-        variables = {each: self.variables[each] for each in self.exported & self.variables.keys()}
-        if name in shell_words.ELSEWHERE:
-            variables = {each: [mark(f"${each}")] for each in variables}
+        is_far, known = name in shell_words.ELSEWHERE, self.exported & self.variables.keys()
+        variables = {each: [mark(f"${each}")] if is_far else self.variables[each] for each in known}
         variables |= {match[1]: [word[match.end() :]] for word in words if (match := ASSIGNMENT.match(word))}
         script, pipeline = self if name == "eval" else self.fork(variables), self.pipeline
         script.depth += 1

@@ -95,8 +95,8 @@ def split_commands(text: str) -> Iterator[tuple[list[str], str]]:
             at = end
 
 
-def find_texts(fields: Sequence[str]) -> Sequence[str]:
-    """Return the text in a command's words that it runs as a script, as `bash -c TEXT` does, behind other words too."""
+def find_texts(fields: Sequence[str], given: Sequence[str]) -> Sequence[str]:
+    """Return the texts that a command runs as scripts, as `bash -c TEXT` does, or may, as `COMMAND=TEXT sbatch`."""
     name = fields[0].rpartition("/")[2]
     if name in JOINED:
         return [" ".join(fields[1:])]
@@ -105,7 +105,8 @@ def find_texts(fields: Sequence[str]) -> Sequence[str]:
             return fields[at + 1 + match[0].count("\0") :][:1]
     if name == "sbatch":
         pairs = itertools.pairwise(word for field in fields for word in field.split("=", field.startswith("--wrap=")))
-        return [text for option, text in pairs if option == "--wrap"]
+        texts = [text for option, text in pairs if option == "--wrap"]
+        return [*texts, *(word.partition("=")[2] for word in given if " " in word)]
     return fields[-1:] if name == "ray" and fields[-2:-1] == ["--"] else []
 
 

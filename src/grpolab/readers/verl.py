@@ -87,8 +87,7 @@ def resolve_options(given: Given) -> Options:
         raise RequestError(f"verl: {ESTIMATOR}=grpo_passk needs two of a group: {GROUP}=1 is not allowed")
     if not isinstance(options[BETAS], list | tuple) or len(options[BETAS]) != 2:
         raise RequestError(f"verl: {BETAS}={options[BETAS]} is not allowed: it must be a list of two numbers")
-    if keys.ONE_STEP in given.program and options[keys.TOTAL_STEPS] != 1:
-        options[keys.ONE_STEP] = True
+    options |= {keys.ONE_STEP: True} if keys.ONE_STEP in given.program and options[keys.TOTAL_STEPS] != 1 else {}
     if options[f"{CORRECTION}bypass_mode"]:
         options[MODE] = "bypass_mode"
     return options
