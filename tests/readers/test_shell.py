@@ -89,6 +89,19 @@ EXACT = {
         e=`if [ "$d" = y ]; then echo "$d z"; fi`
         TRAIN $d "$e" $(echo -n 1) ${d:+8} ${no:+9}
     """,
+    "texts that commands run": r"""
+        n=8 m=4
+        export k=2
+        if (( n <= 1 )) || (( n >= 9 )) || (( n != 8 )); then n=1; fi
+        o=2 env p=1 bash -euo pipefail -c "
+            set -e
+            for i in 1; do (( \$i >= 1 )) && true; done
+            cd /tmp && TRAIN n=$n \
+                'm=$m' \"k=\${k:-3}\" o=\${o:-5} p=\$p
+        "
+    """,
+    "a text in a text": "n=8 x='a b'\nexport m=4\nbash -c \"m=5; sh -c 'TRAIN n=$n \\\"x=$x\\\" m=\\${m}'\"",
+    "a text that sets variables": "n=1\neval 'n=2; m=3'\nTRAIN $n $m",
     "a comment ends it": "TRAIN a=1 \\\n    # b=2 \\\n\nc=3\n",
     "here-documents": "cat >/dev/null <<EOF\nTRAIN wrong='\nEOF\ncat >/dev/null <<-'E' ; x=1\nif (\n\tE\nTRAIN $x\n",
     "eval": "command=\"TRAIN a=1 b=2\"\neval $command\n",
@@ -104,6 +117,7 @@ EXACT = {
 PARTLY = {
     "a branch in a branch": "n=1\nif true; then if false; then n=2; else n=1; fi; n=3; fi\nTRAIN $n",
     "more arithmetic": "n=3 m=n+1\nTRAIN $((2 ** 3 ** 2)) $((m * 2)) $((n > 2 && n != 1)) $(($n << 2)) $((-7 / 2))",
+    "arithmetic that sets": "n=1 m=1\n: $((n++)) $((m <<= 2))\nTRAIN n=$n m=$m",
     "parts of arrays": "A=(a b c)\nTRAIN x=${#A[@]} \"${A[@]:1:2}\" ${A[1]} ${A[-1]}",
     "a word in an array": "A=(a b)\nA=x\nA+=y\nTRAIN ${A[@]}",
     "by name": "declare -A M=([small]=1 [large]=2)\nk=large\nM[tiny]=0\nTRAIN a=${M[$k]} b=${M[tiny]}",
@@ -176,6 +190,41 @@ def test_what_the_script_alone_does_not_say_is_open(script: str, known: list[str
     assert notes == []
 
 
+OF_TEXTS = [
+    ("COMMAND='cd /x && TRAIN a=1 \"b c\"' N=2 sbatch ray.sub", ["a=1", "b c"], []),
+    ('n=1\nsbatch --nodes=2 --wrap="TRAIN n=$n"', ["n=1"], []),
+    ("ray job submit --address=x -- bash -lc 'TRAIN a=1'", ["a=1"], []),
+    ("ray job submit -- 'TRAIN a=1'", ["a=1"], []),
+    ('n=2\nssh -p 22 host "cd /x; TRAIN n=$n m=\\$M"', ["n=2"], ["m=$M"]),
+    ("export N=2\ndocker run -e M=3 image sh -c 'TRAIN n=${N:-1} m=${M:-1}'", ["m=3"], ["n=$N"]),
+    (
+        "a=$(date +%s)\nif x; then b=1; fi\nsrun bash -c \"TRAIN a=$a b='$b' c=1\"",
+        ["c=1"],
+        ["a=$(date +%s)", "b=nothing or 1"],
+    ),
+    ('bash -c "echo \'never closed"\nTRAIN a=1', ["a=1"], []),
+]
+
+
+@pytest.mark.parametrize(("script", "known", "left_open"), OF_TEXTS)
+def test_a_text_that_a_command_runs_is_read(script: str, known: list[str], left_open: list[str]) -> None:
+    words, notes = read(script)
+    behind = words[words.index("trainer") + 1 :]
+    assert [word for word in behind if not isinstance(word, Open)] == known
+    assert [word for word in behind if isinstance(word, Open)] == left_open
+    assert [*map("not all of the script is read".__lt__, notes)] == [True] * ("never" in script)
+
+
+ASSIGN = "= += -= *= /= %= <<= >>= &= ^= |="
+DO_NOT = "<= >= == != < > << >> + - * / % & ^ | && || ,"
+
+
+@pytest.mark.parametrize("sign", f"{ASSIGN} {DO_NOT}".split())
+def test_an_assignment_in_arithmetic_is_told_from_a_test(sign: str) -> None:
+    words, _ = read(f"N=8 M=1\nif (( N {sign} M )); then echo; fi\nTRAIN n=$N")
+    assert isinstance(words[-1], Open) is (sign in ASSIGN.split())
+
+
 BRANCHES = r"""
 DEVICE=${DEVICE:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)}
 SIZE=${SIZE:-7b}
@@ -216,7 +265,7 @@ def test_what_is_not_read_is_said() -> None:
     assert read("TRAIN a=1\nTRAIN a=2")[1] == ["the script starts 2 trainings, the first is read"]
     (note,) = read("n=1\nTRAIN n=$n\necho 'never closed\n")[1]
     assert "not all of the script is read" in note
-    printed = f'echo "{TRAIN}" trainer\ncat <<EOF\n{TRAIN}\nEOF'
+    printed = f'echo "{TRAIN}" trainer\necho bash -c "{TRAIN}"\ncat <<EOF\n{TRAIN}\nEOF'
     assert find_training_command(printed, lambda words: "trainer" in words) is None
 
 
@@ -240,6 +289,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
         "x0=1\n" + "".join(f"x{n + 1}=x{n}+x{n}\n" for n in range(60)) + "y=$((x60))",
         "if x; then " * 30000 + "".join(f"a{n}=1;" for n in range(20000)) + "fi;" * 30000,
         "for x in 1; do a=1; " * 20000 + "done;" * 20000,
+        "A='A=$A sbatch x'\neval eval '$A'\n$A",
         "a=1 b=2\n" * 2000 + "if x; then a=2; fi\n" * 2000,
     ],
 )  # fmt: skip

@@ -172,7 +172,7 @@ OF_ONES_OWN = "num_generations: 4\nmax_completion_length: 64\nlr: 1e-5\nkl_coef:
 # Nothing of these may become settings: their values, or their defaults, are not those of a GRPOConfig.
 FICTION = [
     ("config.yaml", "learning_rate: {value: 2e-6}\nseed: {value: 1}\n_wandb: {value: {}}", "no key tells it"),
-    ("sft.yaml", "learning_rate: 2e-5\nmax_seq_length: 2048\nnum_train_epochs: 1", "seems to be a config for superv"),
+    ("sft.yaml", "learning_rate: 2e-5\npacking: true\nnum_train_epochs: 1", "seems to be a config for superv"),
     ("grpo.yaml", NEMO_RL, "is a config of NeMo-RL"),
     (
         "a.py",

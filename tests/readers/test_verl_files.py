@@ -193,6 +193,17 @@ def test_what_is_lost_or_taken_is_said_and_nothing_else(overrides: str, sentence
     assert said(converted(tmp_path, overrides), sentence) is ((overrides, sentence) in SAID)
 
 
+@pytest.mark.parametrize("module", ["recipe", "verl.experimental"])
+def test_one_step_off_policy_learns_from_answers_a_step_old(module: str, tmp_path: Path) -> None:
+    command = COMMAND.replace("verl.trainer", f"{module}.one_step_off_policy")
+    found = read_file(tmp_path, "run.sh", f"{command} --config-name=one_step_off_ppo_trainer")
+    assert (found.settings.staleness, found.settings.prompts_per_step) == (1, 128)
+    assert said(found, "one_step_off_policy learns from a batch while it samples the next")
+    assert not said(found, "not read")
+    single = read_file(tmp_path, "run.sh", f"{command} trainer.total_training_steps=1")
+    assert (single.settings.staleness, said(single, "one_step")) == (0, False)  # its answers are of the first weights
+
+
 EASY = """python3 -m verl.trainer.main config=BASE worker.actor.optim.lr=2e-6 worker.actor.global_batch_size=64
     data.rollout_batch_size=256 worker.actor.loss_type=cispo worker.actor.clip_ratio_high=4 algorithm.kl_coef=0.02
     worker.actor.fsdp.fsdp_size=1 worker.rollout.tempature=1""".replace("\n", " ")
@@ -262,6 +273,12 @@ def test_a_version_that_is_told_counts(tmp_path: Path, capsys: pytest.CaptureFix
         ("a.yaml", "data: {train_batch_size: 8}\nalgorithm: {gamma: 1}", "holds no key of verl's config"),
         ("a.sh", "pip install verl\npython3 merge.py --step 1", "is a script that starts no training of verl"),
         ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "it is what accelerate starts processes by"),
+        (
+            "a.yaml",
+            "actor_train: {}\nexp_ctrl: {}\nppo: {}",
+            "holds no config of verl: it is AReaL's older layout, which is",
+        ),
+        ("a.yaml", "stage: 2\nlora_rank: 8\nmax_seq_length: 9\nactor_train: {}", "holds no key of verl's config"),
         ("a.py", "x = 1", "is Python: verl's config is YAML"),
     ],
 )
@@ -269,6 +286,12 @@ def test_a_file_that_holds_no_config_of_verl_is_refused(name: str, text: str, sa
     with pytest.raises(RequestError) as refused:
         read_file(tmp_path, name, text)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("framework", ["areal", "roll"])
+def test_areals_older_layout_is_called_that(framework: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="it is AReaL's older layout, which is not read"):
+        read_file(tmp_path, "a.yaml", "actor_train: {}\nactor: {}\nmax_head_offpolicyness: 4\nppo: {}", framework)
 
 
 def test_what_verl_does_to_everybody_is_a_note_and_what_was_chosen_a_warning(

@@ -32,13 +32,11 @@ LARGEST_NOTEBOOK = 16 * LARGEST  # which has its pictures in it
 OTHER_LANGUAGE = re.compile(r"\s*%%(?!capture|time|writefile)")  # a cell that is no Python
 # A key that only such a file has -> what the file is.
 OTHERS = {
-    "actor_rollout_ref": "a config of verl",
-    "worker": "a config of EasyR1, a fork of verl whose keys are others",
-    "actor_train": "a config of ROLL",
+    **dict.fromkeys(("exp_ctrl", "max_head_offpolicyness", "actor_inf"), "AReaL's older layout, which is not read"),
     **dict.fromkeys(("compute_environment", "distributed_type"), "what accelerate starts processes by"),
     "zero_optimization": "a config of DeepSpeed",
-    **dict.fromkeys(("stage", "finetuning_type", "lora_rank"), "a config of LLaMA-Factory"),
-    **dict.fromkeys(("max_seq_length", "packing", "assistant_only_loss"), "a config for supervised fine-tuning"),
+    "finetuning_type": "a config of LLaMA-Factory",
+    **dict.fromkeys(("packing", "assistant_only_loss"), "a config for supervised fine-tuning"),
     "per_device_train_batch_size": "a config of TRL or transformers",
     "parameters": "a sweep of W&B",
     "log_history": "the log of a run: use grpolab diagnose --from trl",
@@ -76,6 +74,7 @@ class Given:
     overridable: list[str] = field(default_factory=list)  # keys whose values are a script's defaults
     framework: str = ""  # whose config the file is
     evidence: str = ""  # by what the file's framework was recognised, if nobody named it
+    program: str = ""  # of a script's command, the words before the options
     whole: str = ""  # of a script: what says all values of a run that it starts
 
 

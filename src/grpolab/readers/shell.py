@@ -1,10 +1,10 @@
 """Read the commands of a bash script as words, as if the environment set no variable. Nothing is run.
 
-A script is read from top to bottom: assignments, arrays, `${X:-default}`, `$((..))` of numbers and `$(echo ..)` are
-followed. Other expansions (`$(..)`, `"$@"`, an unset variable) stay as written, and make their word open, which means
-unknown. A condition that the text decides is decided, and a probe for special hardware fails (conditions.py); behind
-any other branch, loop, function or command after `&&`, a variable that it may set is open. What the branches of special
-hardware give, and those that a default of the caller's decides, is found by reading the script again.
+A script is read from top to bottom: assignments, arrays, `${X:-default}`, `$((..))` of numbers, `$(echo ..)` and the
+text in `bash -c TEXT` are followed. Other expansions (`$(..)`, `"$@"`, an unset variable) stay as written, and make
+their word open, which means unknown. A condition that the text decides is decided, and a probe for special hardware
+fails (conditions.py); behind any other branch, loop, function or command after `&&`, a variable that it may set is
+open. What branches of special hardware give, and those that a caller's default decides, a second reading finds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from grpolab.readers.given import shorten
 from grpolab.readers.pairs import Open
 from grpolab.readers.shell_script import Script
-from grpolab.readers.shell_words import MARKS, START, ScriptError
+from grpolab.readers.shell_words import MARKS, PRINTERS, START, ScriptError
 
 
 def find_training_command(
@@ -32,11 +32,11 @@ def find_training_command(
         try:
             for fields in script.read(text):
                 words = [Open(MARKS.sub("", field)) if START in field else field for field in fields]
-                if words[0] not in ("echo", "printf", "cat", "grep") and is_training(words) and words not in trainings:
+                if words[0] not in PRINTERS and is_training(words) and words not in trainings:
                     trainings.append(words)
         except (ScriptError, RecursionError) as error:
-            reason = str(error) if isinstance(error, ScriptError) else "it nests deeply"
-            notes.append(f"not all of the script is read: {reason}")
+            script.unread.append(str(error) if isinstance(error, ScriptError) else "it nests deeply")
+        notes.extend(f"not all of the script is read: {reason}" for reason in script.unread)
         return trainings
 
     plain = Script()

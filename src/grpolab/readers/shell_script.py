@@ -12,7 +12,7 @@ from typing import TypeVar
 from grpolab.readers import conditions, shell_words
 from grpolab.readers.conditions import Answer, Expand, both, either, negate
 from grpolab.readers.python import calculate
-from grpolab.readers.shell_words import BRANCHES, ENDS, KEYWORDS, START, ScriptError, find_end, mark, merge
+from grpolab.readers.shell_words import ASSIGNMENT, BRANCHES, ENDS, KEYWORDS, START, ScriptError, find_end, mark, merge
 
 T = TypeVar("T")
 MOST_SPENT = 1 << 22  # steps: characters that are expanded, and blocks that are looked through
@@ -23,6 +23,7 @@ PARAMETER = re.compile(r"(\w+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=+?])(.*))?", re.DOTA
 CASED = re.compile(r"\$\{([A-Za-z_]\w*)(,,|\^\^)\}")
 IDLE = re.compile(r"\$#|\bgetopts\b|^\w+ in \"?\$[@*]\"?$")  # a loop over the script's arguments; there are none
 PIPES = ("|", "|&")
+DEEPEST = 2  # texts in texts that are read as scripts
 LOOPS = {"while", "until", "for", "select"}
 DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
 SETS = {"let", "read", "unset", "mapfile", "readarray", "printf", "getopts"}  # these set variables by name
@@ -55,6 +56,8 @@ class Script:
         self.sources: dict[str, set[str]] = {}  # variable -> those of the caller whose defaults it was set by
         self.seen = set[str]()  # variables of the caller that the words in hand were expanded with
         self.blocks: list[Block] = []
+        self.exported, self.depth = set[str](), 0  # variables that other programs see; texts in texts
+        self.unread = list[str]()  # why the rest of a text is not read
         self.is_set = False  # `set -- ..` gave $1 a value
         self.is_testing = False  # an unset variable is empty in a condition
         self.is_sourced = False  # except if another file may have set it
@@ -106,8 +109,33 @@ class Script:
         fields = self.read_command(words)
         self.call(fields[0] if fields else "")
         self.answer = self.decide(words, fields) if self.is_live() is not False else None
-        yield from filter(None, [fields])
+        given = [self.expand_text(word) for word in itertools.takewhile(ASSIGNMENT.match, words) if fields]
+        texts = shell_words.find_texts(fields, given) if fields and self.depth < DEEPEST else []
+        for text in texts:
+            yield from self.read_text(text, fields[0], [*given, *fields])
+        yield from filter(None, [] if texts else [fields])
         self.end_branch(self.blocks.pop())
+
+    def read_text(self, text: str, name: str, words: list[str]) -> Iterator[list[str]]:
+        """Read a text as a script: `eval` does it here, a shell with what is exported or given as NAME=VALUE."""
+        is_far, known = name in shell_words.ELSEWHERE, self.exported & self.variables.keys()
+        variables = {each: [mark(f"${each}")] if is_far else self.variables[each] for each in known}
+        variables |= {match[1]: [word[match.end() :]] for word in words if (match := ASSIGNMENT.match(word))}
+        script, pipeline = self if name == "eval" else self.fork(variables), self.pipeline
+        script.depth += 1
+        try:
+            yield from script.read(text)
+        except ScriptError as error:
+            self.unread.append(str(error))
+        script.depth -= 1
+        self.spent, self.pipeline, self.answer = script.spent, pipeline, None
+
+    def fork(self, variables: dict[str, list[str]]) -> Script:
+        """Return a shell of its own, in the branch in hand."""
+        child = copy.copy(self)
+        child.variables, child.exported = dict(variables), set(self.exported)
+        child.blocks = [*self.blocks, Block("(", self.pipeline, True)]
+        return child
 
     def call(self, name: str) -> None:
         """Leave open what a function sets, or the end of what it appends to."""
@@ -251,10 +279,11 @@ class Script:
         """Read assignments; return the expanded words of any other command."""
         if not words or self.is_live() is False:
             return []
-        first = next((at for at, word in enumerate(words) if not shell_words.ASSIGNMENT.match(word)), len(words))
+        first = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
         if first == len(words) or words[first] in DECLARATIONS:
-            for match in [match for word in words if (match := shell_words.ASSIGNMENT.match(word))]:
+            for match in [match for word in words if (match := ASSIGNMENT.match(word))]:
                 self.assign(match.string[match.end() :], *match.groups())
+            self.exported |= {word.partition("=")[0] for word in words[first:] if words[first] == "export"}
             return []
         if words[0] == "[[":
             return [word.strip("\"'") for word in words]
@@ -262,15 +291,7 @@ class Script:
             self.leave_open(COUNTED.findall(" ".join(words)) or words[1:], words[0])
         fields = [each for word in words[first:] for each in self.expand(word)]
         self.is_set |= fields[:1] == ["set"] and "--" in fields
-        is_text = fields[:1] == ["eval"] or (fields[:1] in (["bash"], ["sh"]) and fields[1:2] in (["-c"], ["-lc"]))
-        return self.split_again(" ".join(fields[1 if fields[0] == "eval" else 2 :])) if is_text else fields
-
-    def split_again(self, text: str) -> list[str]:
-        """Return the words of the first command of a text that has been expanded."""
-        if START in text:
-            return shell_words.FIELD.findall(text)
-        words: list[str] = next(shell_words.split_commands(text), ([], ""))[0]
-        return [each for word in words for each in self.expand(word)]
+        return fields
 
     def assign(self, right: str, name: str, index: str | None, plus: str) -> None:
         """Carry out `NAME=..`, `NAME+=..` or `NAME=(..)`. After `NAME[i]=..` the value of the whole array is open."""
@@ -345,6 +366,7 @@ class Script:
             text = self.expand_numbers(source[3:-2])
             is_rounded = "-" in text and ("/" in text or "%" in text)  # by bash to 0
             number = None if is_rounded else calculate(text.replace("/", "//"))
+            self.leave_open(COUNTED.findall(source), source)
             return [mark(source) if number is None else str(int(number))]
         if source[0] == "`" or source.startswith("$("):
             printed = self.capture(source[1 + (source[0] == "$") : -1]) if "echo" in source else None
@@ -381,8 +403,7 @@ class Script:
     def capture(self, text: str) -> str | None:
         """Return what `$(text)` prints if it is made of `echo` and decided conditions only, else None."""
         self.spend(len(text) + len(self.variables))
-        child, printed = copy.copy(self), list[str]()
-        child.variables, child.blocks = dict(self.variables), [*self.blocks, Block("(", self.pipeline, True)]
+        child, printed = self.fork(self.variables), list[str]()
         try:
             for fields in child.read(text):
                 if child.answer is None or fields[0] == "printf":

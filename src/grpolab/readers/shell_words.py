@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 CLOSE = {"$((": "))", "((": "))", "${": "}", "$(": ")", "<(": ")", ">(": ")", "(": ")", "$'": "'"}
 OPENER = re.compile(r"\$?\(\(|\$\{|[$<>]?\(|\$?'|[`\"]")
@@ -24,6 +24,11 @@ LONGEST_OPEN = 2000  # characters of an open part
 START, END = "\ue000", "\ue001"  # around the open parts of a value
 MARKS = re.compile(f"[{START}{END}]")
 FIELD = re.compile(f"(?:{START}[^{END}]*{END}|\\S)+")
+PRINTERS = {"echo", "printf", "cat", "grep"}  # what they are given is not run
+JOINED = {"eval", "ssh", "pdsh", "tmux"}  # these run their words as one text
+ELSEWHERE = {*JOINED, "docker", "podman", "kubectl", "ray", "sudo", "su"}  # what is exported may be unknown there
+SHELLS = {"bash", "sh", "zsh", "dash", "su"}
+SHELL_TEXT = re.compile(r"(?:(?:-[\w-]+|pipefail)\0)*?-[a-z]*c\0")  # their options before a text
 
 
 class ScriptError(ValueError):
@@ -34,6 +39,8 @@ def find_end(text: str, at: int, is_quoted: bool = False) -> int:
     """Return the index after the character, quotation or expansion at `at`. Raises ScriptError if it does not end."""
     if text[at] == "\\":
         return min(at + 2, len(text))
+    if text[at] == START:  # in a text that has been expanded before
+        return text.find(END, at) + 1 or len(text)
     if name := NAME.match(text, at):
         return name.end()
     if (opener := (QUOTED_OPENER if is_quoted else OPENER).match(text, at)) is None:
@@ -86,6 +93,21 @@ def split_commands(text: str) -> Iterator[tuple[list[str], str]]:
             end = find_end(text, at) if text[at] == "(" else find_word_end(text, at)
             words.append(text[at:end])
             at = end
+
+
+def find_texts(fields: Sequence[str], given: Sequence[str]) -> Sequence[str]:
+    """Return the texts that a command runs as scripts, as `bash -c TEXT` does, or may, as `COMMAND=TEXT sbatch`."""
+    name = fields[0].rpartition("/")[2]
+    if name in JOINED:
+        return [" ".join(fields[1:])]
+    for at, word in enumerate([] if name in PRINTERS else fields):
+        if word.rpartition("/")[2] in SHELLS and (match := SHELL_TEXT.match("\0".join(fields[at + 1 : at + 7]))):
+            return fields[at + 1 + match[0].count("\0") :][:1]
+    if name == "sbatch":
+        pairs = itertools.pairwise(word for field in fields for word in field.split("=", field.startswith("--wrap=")))
+        texts = [text for option, text in pairs if option == "--wrap"]
+        return [*texts, *(word.partition("=")[2] for word in given if " " in word)]
+    return fields[-1:] if name == "ray" and fields[-2:-1] == ["--"] else []
 
 
 def split_test(text: str, at: int, words: list[str]) -> int:

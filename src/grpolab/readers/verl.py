@@ -87,6 +87,7 @@ def resolve_options(given: Given) -> Options:
         raise RequestError(f"verl: {ESTIMATOR}=grpo_passk needs two of a group: {GROUP}=1 is not allowed")
     if not isinstance(options[BETAS], list | tuple) or len(options[BETAS]) != 2:
         raise RequestError(f"verl: {BETAS}={options[BETAS]} is not allowed: it must be a list of two numbers")
+    options |= {keys.ONE_STEP: True} if keys.ONE_STEP in given.program and options[keys.TOTAL_STEPS] != 1 else {}
     if options[f"{CORRECTION}bypass_mode"]:
         options[MODE] = "bypass_mode"
     return options
@@ -155,7 +156,7 @@ def convert_run(options: Options) -> Options:
         values |= {"kl_placement": "reward", "kl_input_clamp": None, "kl_output_clamp": None}
     if options[keys.TOTAL_STEPS] is not None:
         values["rollout_steps"] = options[keys.TOTAL_STEPS]
-    if options[keys.STALENESS] is not None:
+    if options[keys.STALENESS] is not None or keys.ONE_STEP in options:
         values["staleness"] = 1
     if options[keys.MODEL]:
         values |= {"model": "pretrained", "model.path": options[keys.MODEL]}
@@ -236,6 +237,8 @@ def _explain_sizes(given: Given, options: Options) -> Iterator[str]:
     is_said = any(name in named or name in given.open for name in (GROUP, *keys.FORKS_GROUP))
     if not is_said and any("not read" in note for note in given.notes):
         yield f"the file alone does not say the group size ({GROUP}): its default of {options[GROUP]} stands for it"
+    if keys.ONE_STEP in options:
+        yield f"{keys.ONE_STEP} learns from a batch while it samples the next, from answers a step old: staleness=1"
     if options[keys.STALENESS] is not None:
         yield (
             f"{PROMPTS}={named.get(PROMPTS, 0)} is fully asynchronous: how many prompts a step has cannot be known;"
@@ -316,7 +319,7 @@ def _acts(name: str, options: Options) -> bool:
         return bool(options[keys.SCHEDULE] == "cosine" and not options[FLOOR_RATE])
     if name in (keys.SYNC, keys.BATCHES):
         return options[keys.STALENESS] is not None
-    return name not in (BOTH, SCALE, keys.MODEL, keys.TOTAL_STEPS, FLOOR_RATE)
+    return name not in (BOTH, SCALE, keys.MODEL, keys.TOTAL_STEPS, FLOOR_RATE, keys.ONE_STEP)
 
 
 def explain_left_out(options: Options) -> Iterator[str]:

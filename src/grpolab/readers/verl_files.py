@@ -25,7 +25,7 @@ OF_VERL = ("actor_rollout_ref.", *(f"algorithm.{name}" for name in ("adv_estimat
 OF_EASY = tuple(f"{verl_easy.SECTION}{part}." for part in ("actor", "rollout", "ref", "reward"))
 PROGRAM = re.compile(r"\b(main_ppo\w*|main_dapo|fully_async_main|recipe\.\w+\.main\w*)\b")
 # The base configs of verl's own whose values are known here.
-OWN_BASES = ("ppo_trainer", "ppo_megatron_trainer", "fully_async_ppo_trainer", "fully_async_ppo_megatron_trainer")
+OWN_BASES = [f"{part}ppo_{kind}trainer" for part in ("", "fully_async_", "one_step_off_") for kind in ("", "megatron_")]
 PRINTED = re.compile(r"\{\s*'actor_rollout_ref'\s*:.*\}", re.DOTALL)
 ACTOR = "actor_rollout_ref.actor."
 # Keys of forks and of other versions -> what they are called now.
@@ -123,7 +123,7 @@ def _to_given(file: ConfigFile, pairs: Options, notes: list[str], program: str =
     if is_easy:
         values, fork, says = verl_easy.translate(values)
         notes = [*notes, says]
-    return Given(*split_open(rename_keys(values)), notes, fork=fork)
+    return Given(*split_open(rename_keys(values)), notes, fork=fork, program=program)
 
 
 def rename_keys(named: Mapping[str, Any]) -> Options:

@@ -47,6 +47,7 @@ CARRIED: dict[str, Any] = {
     "async_training.trigger_parameter_sync_step": 4,
     "async_training.require_batches": 1,
 }
+ONE_STEP = "one_step_off_policy"  # in the name of a program that samples a batch while it learns from the one before
 # Section -> the words in it that verl has had since 0.1; a word covers all that is below it, * is any.
 _WORDS = {
     "actor_rollout_ref": "hybrid_engine nccl_timeout profiler checkpoint_engine teacher",
@@ -173,12 +174,7 @@ ONLY_EARLY = (  # keys that 0.4 has no longer
     f"{ACTOR}fsdp_config.grad_offload", "critic.model.fsdp_config.grad_offload", "actor_rollout_ref.ref.param_offload",
     "trainer.val_generations_to_log_to_wandb",
 )  # fmt: skip
-SINCE_TODAY = (
-    *(ACTOR + name for name in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
-    AVERAGE,
-    KL_REWARD,
-    BY_STD,
-)
+SINCE_TODAY = (AVERAGE, KL_REWARD, BY_STD, *(f"{ACTOR}clip_ratio_{part}" for part in ("low", "high", "c")))
 # adv_estimator -> baseline, scale (None: the group's std if norm_adv_by_std_in_grpo), whitening.
 ESTIMATORS: dict[str, tuple[str, str | None, str | None]] = {
     "grpo": ("group_mean", None, None),
