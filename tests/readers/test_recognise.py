@@ -165,6 +165,17 @@ def test_a_file_of_nobody_known_is_refused(
     assert len(err.splitlines()) == 1
 
 
+def test_a_framework_has_one_name_however_it_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, text, _ = FILES["nemo_rl"]
+    for written_as in ("nemo-rl", "NeMo-RL"):
+        assert main(["import", "--from", written_as, written(tmp_path, name, text)]) == 0
+    capsys.readouterr()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(text)
+    assert main(["lint", str(tmp_path / "run")]) == 0
+    assert "clip-cannot-bind" in capsys.readouterr().out
+
+
 def test_wandb_wraps_each_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = {"learning_rate": 2e-6, "num_generations": 4, "num_iterations": 2, "beta": 0.01, "hidden_size": 896}
     lines = ["wandb_version: 1", "_wandb: {value: {python_version: 3.11}}"]
@@ -213,8 +224,7 @@ def test_the_linter_names_an_unknown_key_and_an_unusual_rate(
     text = "python3 -m openrlhf.cli.train_ppo_ray --n_samples_per_prompt 4 --eps_clipp 0.1 --actor_learning_rate 1e-3\n"
     assert main(["lint", written(tmp_path, "a.sh", text)]) == 0
     out = capsys.readouterr().out
-    assert "warning unknown-key: eps_clipp" in out
-    assert "OpenRLHF has no such key" in out
+    assert "warning unknown-key: OpenRLHF has no such key: eps_clipp" in out
     assert "warning rate-for-grpo: " in out
 
 

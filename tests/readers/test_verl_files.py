@@ -72,7 +72,7 @@ def test_a_script_is_read_as_bash_would_start_it(tmp_path: Path) -> None:
     assert (run.max_completion_length, run.learning_rate, run.epsilon_high) == (8192, 2e-6, 0.28)
     assert run.temperature == 1.0
     assert said(found, "rollout.temperature=$TEMPERATURE: only a run of the script can tell")
-    assert said(found, "$@: words that only a run can tell may change any of this")
+    assert said(found, "words that only a run can tell may change any of this: $@")
     assert said(found, "--config-name dapo_trainer.yaml: that file is not read")
     assert said(found, "~algorithm.use_kl_in_reward: the key is taken away")
 

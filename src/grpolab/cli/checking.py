@@ -37,7 +37,15 @@ READ = (
     ),
     *("prime_rl", "roll", "skyrl", "slime", "torchtune"),
 )
-OF_FILE = {"dest": "framework", "choices": READ, "metavar": "FRAMEWORK"}
+
+
+def framework(word: str) -> str:
+    """Return a framework's name as READ has it: `NeMo-RL` and `nemo_rl` are one."""
+    names = {name.replace("-", "_"): name for name in READ}
+    return names.get(word.lower().replace("-", "_"), word)
+
+
+OF_FILE = {"dest": "framework", "choices": READ, "metavar": "FRAMEWORK", "type": framework}
 # What a config file may leave out.
 VERSION = option("--version", metavar="X.Y", help="of that framework; default: what FILE fits, the newest first")
 PROCESSES = option("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")
@@ -78,6 +86,13 @@ def lint(arguments: argparse.Namespace) -> int:
     return FAILURE if any(finding.severity == "error" for finding in findings) else OK
 
 
+def _is_config(path: Path) -> bool:
+    """Return True for a file with a suffix, or the folder of a run that kept its config; a study's name is neither."""
+    from grpolab.readers.given import WHOLE_CONFIGS
+
+    return (path.is_file() and bool(path.suffix)) or any((path / name).exists() for name in WHOLE_CONFIGS)
+
+
 def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     from grpolab.lint.config_rules import check_config
     from grpolab.lint.rules import check_run
@@ -90,7 +105,7 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     words, framework = arguments.overrides, arguments.framework
     if framework and len(words) != 1:
         raise RequestError(f"lint --from {framework} needs one FILE")
-    if framework or (len(words) == 1 and "=" not in words[0] and Path(words[0]).exists() and Path(words[0]).suffix):
+    if framework or (len(words) == 1 and "=" not in words[0] and _is_config(Path(words[0]))):
         given, converted = _converted(arguments, words[0])
         name = given.framework
         default = convert(name, {}, Composer().compose)
@@ -119,7 +134,7 @@ def import_(arguments: argparse.Namespace) -> None:
         say(printable(sentence), error=True)
     say("\n".join(converted.overrides))
     for sentence in converted.left_out:
-        say(f"not carried: {printable(sentence)}", error=True)
+        say(f"{'note' if sentence in given.notes else 'not carried'}: {printable(sentence)}", error=True)
     for sentence in converted.defaults:
         say(f"default taken: {printable(sentence)}", error=True)
     say(converted.counts, error=True)

@@ -48,7 +48,7 @@ FILE_RULES: dict[str, Rules] = {
 }
 # Of every framework's file.
 KEY_RULES: Rules = {
-    "unknown-key": ("warning", "its spelling"),
+    "unknown-key": ("warning", "its spelling, unless a fork of yours reads it"),
     "value-not-in-file": ("note", "the file: give the config that the run wrote"),
     "rate-for-grpo": ("warning", "the learning rate"),
 }

@@ -127,7 +127,7 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     left_out = [*given.notes, *reader.explain_unread(given, options), *reader.explain_left_out(options)]
     kinds = {key: reader.kind_of(key, given) for key in dict(dotted({**given.options, **given.open}))}
     unknown = [f"{key}{near_matches(key, options)}" for key, kind in kinds.items() if kind == "unknown"]
-    has_none = f"{', '.join(unknown)}: {TITLES[name]} has no such key" if unknown else ""
+    has_none = f"{TITLES[name]} has no such key: {', '.join(unknown)}" if unknown else ""
     defaults = list(reader.explain_defaults(given, options))
     return Converted(options, overrides, compose(overrides), _count_keys(kinds, given), has_none, left_out, defaults)
 
@@ -165,7 +165,7 @@ def find_caveats(given: Given, converted: Converted) -> tuple[tuple[str, float] 
     reuse = set[str]().union(*(deciding.get(ours, set()) for ours in ("num_iterations", "num_minibatches")))
     told = "\n".join(converted.left_out)
     is_open = bool(reuse & given.open.keys()) or (
-        is_flat and (converted.settings.old_log_probs == "sampler" or "optimiser step" in told)
+        is_flat and (converted.settings.old_log_probs == "sampler" or "how many optimiser steps" in told)
     )
     rates = {key: given.options.get(key) for key in deciding.get("learning_rate", ()) if is_flat}
     return next(((key, float(rate)) for key, rate in rates.items() if isinstance(rate, int | float)), None), is_open

@@ -98,7 +98,7 @@ def _other_sources(words: list[str]) -> Iterator[str]:
     behind = words[find_program_end(words) :]
     rest = [shorten(word) for word in behind if isinstance(word, Open) and "=" not in word.partition(" ")[0]]
     if rest:
-        yield f"{', '.join(dict.fromkeys(rest))}: words that only a run can tell may change any of this"
+        yield f"words that only a run can tell may change any of this: {', '.join(dict.fromkeys(rest))}"
     for word, following in itertools.pairwise([*words, ""]):
         option, _, named = word.partition("=")
         if option in ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd"):
