@@ -1926,7 +1926,7 @@ function start(root, sweep) {
   function read() {
     const named = Array.from(report.querySelectorAll("[id]"));
     const heading = named.find((one) => one.id && new URL(`#${one.id}`, location.href).hash === location.hash);
-    app.state = heading ? { ...app.state, tab: "report" } : fromHash(location.hash);
+    app.state = heading ? { ...app.state, tab: "report" } : fromHash(location.hash || (sweep.claims.length ? "" : "tab=curves"));
     show();
     heading?.scrollIntoView();
   }
