@@ -22,30 +22,21 @@ if TYPE_CHECKING:
     from grpolab.sweep.plan import Cell
 
 WRITTEN = ("trl", "verl")  # frameworks whose configs are written
+# fmt: off
 READ = (
-    *(
-        *WRITTEN,
-        "ms-swift",
-        "unsloth",
-        "axolotl",
-        "easyr1",
-        "areal",
-        "deepspeed_chat",
-        "nemo_rl",
-        "open_instruct",
-        "openrlhf",
-    ),
-    *("prime_rl", "roll", "skyrl", "slime", "torchtune"),
+    *WRITTEN, "ms-swift", "unsloth", "axolotl", "easyr1", "areal", "deepspeed_chat", "nemo_rl", "open_instruct",
+    "openrlhf", "prime_rl", "roll", "skyrl", "slime", "torchtune",
 )
+# fmt: on
 
 
-def framework(word: str) -> str:
+def spell_framework(word: str) -> str:
     """Return a framework's name as READ has it: `NeMo-RL` and `nemo_rl` are one."""
     names = {name.replace("-", "_"): name for name in READ}
     return names.get(word.lower().replace("-", "_"), word)
 
 
-OF_FILE = {"dest": "framework", "choices": READ, "metavar": "FRAMEWORK", "type": framework}
+OF_FILE = {"dest": "framework", "choices": READ, "metavar": "FRAMEWORK", "type": spell_framework}
 # What a config file may leave out.
 VERSION = option("--version", metavar="X.Y", help="of that framework; default: what FILE fits, the newest first")
 PROCESSES = option("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")

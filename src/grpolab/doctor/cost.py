@@ -1,4 +1,4 @@
-"""What a finding costs: which part of the run it concerns, since which step, and how many hours that is.
+"""The cost of a finding: the part of the run that it affects, the step where it begins, and the hours spent there.
 
 A cause's `cost` in `causes.yaml` is the sentence. It leads the finding, and is left out where no number says it.
 """

@@ -1,4 +1,4 @@
-"""Where a run lies: its clip fraction, entropy, KL and length beside those of healthy runs with the same objective.
+"""Compare a run's clip fraction, entropy, KL and length with those of healthy runs with the same objective.
 
 `make_expected.py` makes the table of them. A run outside of a band is no finding: the sentence says what would explain
 it. What the clip fraction depends on most is in the table's keys; the learning rate is not: with each doubling of it,
@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one number of a run lies; `unknown` if the log does not say which band is its own."""
+    """One number of a run and its place in the band; `unknown` if the log does not say which band applies."""
 
     measure: str
     value: float

@@ -152,7 +152,7 @@ def make_study(
 
 
 def score_of(runs: Sequence[FoundRun]) -> str:
-    """Return the metric that is the runs' score: one of which each has two evaluations, else the training reward."""
+    """Return the runs' score: a held-out metric that every run evaluated at least twice, else the training reward."""
     for metric in EVALUATED:
         if all(len(column(run.evidence.evaluations, metric)) > 1 for run in runs):
             return metric

@@ -1,4 +1,4 @@
-"""What each framework's loss options mean in our settings. Imports no torch, so that readers of configs can use it.
+"""Translate each framework's loss options into our settings. Imports no torch, so that readers of configs can use it.
 
 A section is a table (option -> the framework's default; commits are in the framework's own file), the names that its
 values have here, and the function that translates options, which raises ValueError for what the framework or our

@@ -73,10 +73,10 @@ def check_config(
 ) -> list[LintFinding]:
     """Return the findings in another framework's config: in its options, in the run that they describe, in its file.
 
-    `caveats`: by KEY_RULES, the keys of the file that they are about, or nothing; `rate`: key and value of the learning
-    rate, where no rule of the framework's own looks at it; `is_reuse_open`: the file does not say how often a batch is
-    used, so that nothing is said of a clip that cannot bind. A finding that the framework's `default` config, with this
-    one's KL, has as well is only a note.
+    `caveats`: rule of KEY_RULES -> the keys that it is about, empty for none. `rate`: key and value of the learning
+    rate, if the framework has no rule of its own for it. `is_reuse_open`: the file does not say how often a batch is
+    used; then `clip-cannot-bind` is not reported. A finding becomes a note if the framework's `default` config has it
+    too (with this config's KL).
     """
     usual = default[0], default[1].model_copy(update={"beta": config[1].beta})
     everybody = {finding.rule for finding in _check_imported(framework, usual)}

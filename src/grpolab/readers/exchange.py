@@ -27,7 +27,7 @@ Compose: TypeAlias = Callable[[list[str]], RunSettings]  # the run that some ove
 WRITERS = {"trl": trl, "verl": verl}
 # What says all values of a run of theirs, and is better than the script that started it.
 WHOLE = {
-    "trl": "json.dumps(training_args.to_dict(), default=str), or the run's config.yaml of W&B,",
+    "trl": "json.dumps(training_args.to_dict(), default=str), or the run's config.yaml of W&B",
     "verl": "the config that verl prints first, .hydra/config.yaml, or the run's config.yaml of W&B",
 }
 
@@ -133,7 +133,7 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
 
 
 def find_deciding(name: str, options: Options) -> dict[str, set[str]]:
-    """Return for each value of ours that a run has the framework's keys that decide it."""
+    """Return, for each of our settings, the framework's keys that decide its value."""
     reader = find_reader(name)
 
     def values_of(options: Options) -> Options:
@@ -175,7 +175,7 @@ def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
     """Say how many keys a file has, what became of them, and what would say the values that it leaves open."""
     counts = Counter(kinds.values())
     words = ", ".join(f"{counts[kind]} {kind}" for kind in ("carried", "not carried", "no effect", "unknown"))
-    better = f" (where all are: {given.whole.rstrip(',')})" if given.whole else ""
+    better = f" (where all are: {given.whole})" if given.whole else ""
     still_open = f"; without a value in the file: {len(given.open)}{better}" if given.open else ""
     return f"keys of the file: {len(kinds)} ({words}{still_open})"
 

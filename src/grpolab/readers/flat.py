@@ -41,8 +41,15 @@ from grpolab.readers.given import (
     refuse_wrong_types,
     shorten,
 )
-from grpolab.readers.pairs import OVERRIDE, Open, find_program_end, follow_reference, read_flags, read_overrides
-from grpolab.readers.pairs import split_open as split_open
+from grpolab.readers.pairs import (
+    OVERRIDE,
+    Open,
+    find_program_end,
+    follow_reference,
+    read_flags,
+    read_overrides,
+    split_open,
+)
 from grpolab.readers.python import Source, parse_python
 from grpolab.readers.shell import find_training_command
 from grpolab.settings.objective import Objective
@@ -86,12 +93,16 @@ class TableReader:
     @functools.cached_property
     def defaults(self) -> Options:
         """Keys that are carried, with the framework's defaults."""
-        of_loss = dict(dotted(dict(OPTIONS[self.name][0])))
         return {
-            **{key: of_loss.get(option) for key, option in self.loss.items()},
+            **{key: self._of_loss.get(option) for key, option in self.loss.items()},
             **{key: default for key, (_, default) in self.run.items()},
             **{key: choice["default"] for key, choice in self.choices.items()},
         }
+
+    @functools.cached_property
+    def _of_loss(self) -> Options:
+        """The loss's options, dotted, with the framework's defaults."""
+        return dict(dotted(dict(OPTIONS[self.name][0])))
 
     def read(self, file: ConfigFile) -> Given:
         """Return the framework's keys in a file. Raises RequestError if it has none that only this framework has."""
@@ -203,7 +214,7 @@ class TableReader:
         if name in self.defaults:
             return "carried"
         if name in self.not_carried:
-            value = given.open.get(name) or given.options.get(name)
+            value = _written(given, name)
             return "no effect" if value is None or value in self.not_carried[name][0] else "not carried"
         patterns = [f"{each}*" if each.endswith(".") else each for each in self.passed_over]
         return "no effect" if any(fnmatch.fnmatchcase(name, each) for each in patterns) else "unknown"
@@ -238,9 +249,9 @@ class TableReader:
 
     def _translate(self, options: Options) -> Objective:
         """Translate the options of the loss; those without a default only if they are set. Raises ValueError."""
-        nested, of_loss = Options(), dict(dotted(dict(OPTIONS[self.name][0])))
+        nested = Options()
         for key, option in self.loss.items():
-            if options[key] is not None or option in of_loss:
+            if options[key] is not None or option in self._of_loss:
                 *parents, last = option.split(".")
                 functools.reduce(lambda level, part: level.setdefault(part, {}), parents, nested)[last] = options[key]
         return OPTIONS[self.name][1](nested)
@@ -362,9 +373,10 @@ class TableReader:
                     f"{key} ({shorten(text)}): the file alone does not say its value; the default {self.defaults[key]}"
                     " stands for it"
                 )
-        for key in self.find_unknown(given):
-            value = given.open.get(key) or given.options.get(key)
-            yield f"{key}={shorten(value)}: {self.title} has no such key{self.near(key)}; its effect is lost"
+        candidates = [*self.defaults, *self.not_carried]
+        for key in [key for key in {**given.options, **given.open} if self.kind_of(key, given) == "unknown"]:
+            near = near_matches(key, candidates)
+            yield f"{key}={shorten(_written(given, key))}: {self.title} has no such key{near}; its effect is lost"
         refused, reason = self._find_refused(options)
         if refused:
             yield f"{', '.join(refused)}: {reason}; the preset stands for it"
@@ -374,17 +386,9 @@ class TableReader:
                 known = ", ".join(map(str, self.choices[key]["values"]))
                 yield f"{key}={options[key]}: {meaning or f'here it is one of {known}; the preset stands for it'}"
         for key, (quiet, says) in self.not_carried.items():
-            value = given.open.get(key) or given.options.get(key)
+            value = _written(given, key)
             if value is not None and value not in quiet:
                 yield f"{key}={shorten(value)}: {says}"
-
-    def find_unknown(self, given: Given) -> list[str]:
-        """Return the keys of a file that the framework does not have."""
-        return [key for key in {**given.options, **given.open} if self.kind_of(key, given) == "unknown"]
-
-    def near(self, key: str) -> str:
-        """Return ` (did you mean ..?)` for a mistyped key."""
-        return near_matches(key, [*self.defaults, *self.not_carried])
 
     def explain_defaults(self, given: Given, options: Options) -> Iterator[str]:
         """Yield sentences about the version whose defaults apply, and the defaults that were taken."""
@@ -406,6 +410,11 @@ class TableReader:
             yield "the length of the run: set rollout_steps"
             if share := ours.get("warmup_share"):
                 yield f"a warm-up over {share:g} of the run: give warmup_steps, this share of the run's steps"
+
+
+def _written(given: Given, key: str) -> Any:
+    """Return what a file has for a key: its value, or the text of one that is open; None without the key."""
+    return given.open.get(key) or given.options.get(key)
 
 
 def _is_alone(values: Options) -> bool:

@@ -47,7 +47,7 @@ ARGUMENT = re.compile(rf"\b(\w+)=['\"]?({NUMBER}|\w+)['\"]?\s*[,)]")
 
 
 class Console:
-    """What a console printed."""
+    """Reads the rows among a console's lines, and collects the config that is printed between them."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}  # that is printed between the rows

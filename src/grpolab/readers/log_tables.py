@@ -149,7 +149,7 @@ def numbers_in(table: Iterable[Mapping[str, Any]]) -> int:
 
 
 def csv_rows(path: Path, lines: Iterable[str], run: str | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a table; of a chart of several runs those of `run`. Raises RequestError if none is chosen."""
+    """Yield the rows of a table. If it is a chart of several runs, `run` chooses one; RequestError if it is None."""
     table = csv.DictReader(lines, delimiter="\t" if path.suffix == ".tsv" else ",", restkey="")
     names = table.fieldnames or ()
     runs = _runs(names)

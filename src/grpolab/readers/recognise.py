@@ -33,7 +33,7 @@ KEYS = {"ms-swift": {"rlhf_type"}, "axolotl": {"rl"}}
 
 @dataclass
 class Traits:
-    """What a file shows of whose it is."""
+    """The keys, imports, calls and commands in a file, by which its framework is recognised."""
 
     keys: dict[str, None] = field(default_factory=dict)  # dotted, in their order
     packages: set[str] = field(default_factory=set)  # that Python imports

@@ -1,6 +1,6 @@
-"""What a config file says of a run in eight lines, each with where its value is from: the file, or a default.
+"""A summary of a config file in eight lines, each with the source of its value: a key of the file, or a default.
 
-Which of the framework's keys decide a value is found by changing one key after the other, and not from a list.
+Which keys decide a value is found by changing one key at a time. There is no list of them to keep up to date.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHOWN = {
     "temperature": ("temperature",),
 }
 SHOWN_KEYS = 3
-# Of a key's value -> others, of which one at least changes what it decides.
+# Type of a key's value -> other values to try in its place.
 OTHERS: dict[type, Callable[[Any], list[Any]]] = {
     bool: lambda value: [not value],
     int: lambda value: [value * 2 or 1],
