@@ -9,6 +9,7 @@ import pytest
 
 from grpolab.cli import main
 from grpolab.cli.checking import READ
+from grpolab.paths import project_root
 from grpolab.readers import flat
 from grpolab.readers.recognise import ON_TRL, ON_VERL, TITLES
 
@@ -287,3 +288,11 @@ def test_what_matters_comes_first_with_where_it_is_from(tmp_path: Path, capsys: 
     assert lines[4][2:4] == ["0.2,", "0.28"]
     assert " ".join(lines[3]) == "learning rate 1e-06 not in the file: actor_rollout_ref.actor.optim.lr"
     assert lines[-1] == ["temperature", "1.0", "a", "default"]
+
+
+@pytest.mark.parametrize("asked", [[], ["--from", "trl"]])
+def test_our_own_settings_are_not_trls_although_many_names_are(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", *asked, str(project_root() / "conf" / "run.yaml")]) == 2
+    assert "it seems to be settings of GRPO Lab's own" in capsys.readouterr().err
