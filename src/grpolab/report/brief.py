@@ -21,9 +21,9 @@ from grpolab.report.text import begun, count, listing, number, spans
 from grpolab.vocabulary import MARGIN_OF_GAIN
 
 KINDS = {
-    QUESTION: "question",
-    CONSEQUENCE: "consequence, near certain before the runs",
-    REPETITION: "repetition, of another hypothesis",
+    QUESTION: ("question", ""),
+    CONSEQUENCE: ("consequence", " (near certain before the runs)"),
+    REPETITION: ("repetition", " (of a hypothesis that was asked already)"),
 }
 DECIDED = (SUPPORTED, OPPOSITE, NEGLIGIBLE)
 NO_SEED = "not trained"
@@ -57,20 +57,19 @@ def _count_verdicts(claims: Sequence[Claim]) -> str:
     parts = list[str]()
     for label, meaning in means.items():
         found = [claim for claim in claims if claim.is_finding and claim.label == label]
-        counted = [text for kind, words in KINDS.items() if (text := _tally(words, [c for c in found if c.kind == kind]))]
-        parts += [f"{'; '.join(counted)}. {meaning}"] if counted else []
+        counted = [_tally(*words, [claim for claim in found if claim.kind == kind]) for kind, words in KINDS.items()]
+        parts += [f"{begun('; '.join(filter(None, counted)))}. {meaning}"] if found else []
     late = [claim for claim in claims if claim.is_finding and claim.kind != QUESTION and not claim.kind_is_registered]
     if late:
-        parts.append(f"Which {len(late)} are no questions was said after their runs (reasons: table of verdicts).")
-    return begun(" ".join(parts)) or "No hypothesis was tested."
+        parts.append(f"Which {len(late)} are no questions was said after their runs, with reasons (table of verdicts).")
+    return " ".join(parts) or "No hypothesis was tested."
 
 
-def _tally(kind: str, claims: Sequence[Claim]) -> str:
+def _tally(noun: str, meaning: str, claims: Sequence[Claim]) -> str:
     """Write `of 5 questions 3 supported, 2 negligible`; empty without claims."""
     found = Counter(claim.verdict for claim in claims)
     tally = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
-    noun, comma, meaning = kind.partition(",")
-    return f"of {count(len(claims), noun)}{comma}{meaning}{comma} {tally}" if claims else ""
+    return f"of {count(len(claims), noun)}{meaning} {tally}" if claims else ""
 
 
 def _axis(study: StudyRuns, claims: Sequence[Claim], every: Sequence[Claim]) -> str:
@@ -91,8 +90,9 @@ def _axis(study: StudyRuns, claims: Sequence[Claim], every: Sequence[Claim]) -> 
         "".join([_sentence(claim, mixed), *(f"\n    - {text}" for text in _elsewhere(claim, every))])
         for claim in decided[:MOST_SAID]
     ]
-    if more := [f"{_says(claim)} ({'; '.join([claim.found, *_elsewhere(claim, every)])})" for claim in decided[MOST_SAID:]]:
-        lines.append(f"decided too: {'; '.join(more)}")
+    rest = [(_says(claim), "; ".join([claim.found, *_elsewhere(claim, every)])) for claim in decided[MOST_SAID:]]
+    if rest:
+        lines.append(f"decided too: {'; '.join(f'{says} ({found})' for says, found in rest)}")
     if not lines:
         lines = [f"a check, no finding: {claim.sentence}" for claim in claims if claim.id == "placebo"]
     if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
@@ -146,15 +146,18 @@ def _elsewhere(claim: Claim, every: Sequence[Claim]) -> Iterator[str]:
     """Write the verdicts on the same question with a learning rate of each arm's own, and on other tasks."""
     for name in claim.also:
         asked = [other for other in every if other.name == name and other.is_finding]
-        own = f"{OWN_RATES} (`{name.partition('.')[0]}`)"
-        place = own if any(c.question and c.question.rates == OWN_RATES for c in asked) else f"in `{name.partition('.')[0]}`"
+        asked = [other for other in asked if other.where == claim.where] or asked
+        study, own = f"`{name.partition('.')[0]}`", any(c.question and c.question.rates == OWN_RATES for c in asked)
+        place = f"{OWN_RATES} ({study})" if own else f"in {study}"
         if len(asked) == 1:
-            sizes = [f"{task.task} {task.text}" for task in asked[0].tasks]
-            yield f"{place}: {', '.join([asked[0].found, *sizes])}"
+            found = [asked[0].found, *(f"{task.task} {task.text}" for task in asked[0].tasks)]
+            yield f"{place}: {', '.join(found)}"
         elif asked:
-            at = {word: [c.where for c in asked if c.verdict == word] for word in VERDICTS}
-            found = [f"{word} at {', '.join(of) if len(of) < len(asked) else f'all {len(of)}'}" for word, of in at.items() if of]
-            yield f"{place}: {'; '.join(found)}"
+            at = {verdict: [c.where for c in asked if c.verdict == verdict] for verdict in VERDICTS}
+            whole = {
+                verdict: f"all {len(of)}" if len(of) == len(asked) else ", ".join(of) for verdict, of in at.items()
+            }
+            yield f"{place}: {'; '.join(f'{verdict} at {of}' for verdict, of in whole.items() if of)}"
 
 
 def _accuracies(study: StudyRuns) -> Iterator[str]:
@@ -212,15 +215,15 @@ def _rates_and_margins(tested: Sequence[Claim]) -> Iterator[str]:
     questions = [claim.question for claim in tested if claim.question]
     one, own = (sum(question.rates == rates for question in questions) for rates in (ONE_RATE, OWN_RATES))
     if one:
-        yield f"**Learning rates:** the arms of {one} hypotheses share one; of {own}, each arm has its own, found by tuning."
+        yield f"**Learning rates:** {one} hypotheses compare arms at one; {own} each arm at its own, found by tuning."
     default = [q for q in questions if q.last_margin and q.hypothesis["margin"] is None]
     margins = [margin for q in default for margin in q.margin_T if np.isfinite(margin)]
     shares = [share for q in default for share in q.last_margin.values() if np.isfinite(share)]
     if margins and shares:
         yield (
-            f"**Margin** of a score: {MARGIN_OF_GAIN:g} of what the baseline gains, {number(min(margins))} to"
-            f" {number(max(margins))} of accuracy by task; the baseline's last {min(shares):.0%} to {max(shares):.0%} of"
-            " its rollouts gain as much."
+            f"**Margin** of a score: {MARGIN_OF_GAIN:g} of what the baseline gains; {number(min(margins))} to"
+            f" {number(max(margins))} of accuracy, for which it needs its last {min(shares):.0%} to"
+            f" {max(shares):.0%} of rollouts."
         )
 
 

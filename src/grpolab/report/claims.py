@@ -85,6 +85,12 @@ class Claim:
         return f"{self.study}.{self.id}"
 
     @property
+    def word(self) -> str:
+        """The verdict in a word or two: `supported in part` where not each task shows it by itself."""
+        is_whole = self.found == self.verdict or self.found.startswith(f"{self.verdict} on each task")
+        return self.verdict if is_whole else f"{self.verdict} in part"
+
+    @property
     def is_finding(self) -> bool:
         """Return True if the hypothesis was tested; checks and descriptions are listed separately."""
         return self.verdict in VERDICTS
@@ -220,6 +226,7 @@ def _write(question: Question, decision: Decision) -> Claim:
     found = effects.verdict_by_task(question, decision.verdict, tasks, disagreement < ALPHA)
     rollouts = effects.rollouts_in_words(question, n)
     kind, because, kind_is_registered = question.asks
+    whole = "; ".join(filter(None, (size, rollouts)))
     record: dict[str, Any] = (
         {key: hypothesis[key] for key in ("id", "source", "metric")}
         | {"study": question.study, "where": question.where, "contrast": effects.contrast(question)}
@@ -230,7 +237,7 @@ def _write(question: Question, decision: Decision) -> Claim:
         | {"n": n, "seeds": len(question.values_STA), "size": size, "short": short, "tasks": tasks}
         | {"effect": effect, "low": low, "high": high, "disagreement": disagreement, "margin_sds": margin_sds}
         | {"p": decision.p, "adjusted_p": decision.adjusted_p, "q": decision.q, "flags": flags}
-        | {"sentence": effects.sentence(question, decision, f"{found} ({label})", size, flags), "question": question}
+        | {"sentence": effects.sentence(question, decision, f"{found} ({label})", whole, flags), "question": question}
     )
     return Claim(**record)
 

@@ -90,7 +90,7 @@ def said(question: Question) -> str:
     words = str(hypothesis.get("tested") or hypothesis["says"])  # plans of older programs have no `tested`
     if question.rates != ONE_RATE or "learning rate" in words or hypothesis["by_construction"]:
         return words
-    return f"{words.rstrip('.')} ({ONE_RATE}){'.' if words.endswith('.') else ''}"
+    return f"{words.rstrip('.')}, at {ONE_RATE}{'.' if words.endswith('.') else ''}"
 
 
 def verdict_by_task(question: Question, verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:

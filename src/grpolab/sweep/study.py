@@ -77,8 +77,8 @@ class Hypothesis(Part):
     )
     also: list[str] = Field(
         default=[],
-        description="Hypotheses (`study.id`) that ask the same elsewhere: with a learning rate tuned for each arm, or of"
-        " other tasks. The page of this one shows their verdicts too. Not registered either.",
+        description="Hypotheses (`study.id`) that ask the same elsewhere: with a learning rate tuned for each arm, or"
+        " of other tasks. The page of this one shows their verdicts too. Not registered either.",
     )
     source: str = Field(min_length=1, description="The paper or person that claims it.")
     kind: Literal["question", "consequence", "repetition"] = Field(
