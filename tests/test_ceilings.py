@@ -24,7 +24,7 @@ ALL_SOURCE, ALL_TESTS, BENCHMARKS = 37_580, 27_300, 1_600
 # The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
 CORE_ROOMS = ("grpo/", "tasks/", "settings/", "run/", "sweep/")
 BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster")
-CORE = 9_900
+CORE = 9_960  # 60 since for what a registration keeps of a hypothesis and of its runs
 
 
 def lines(file: Path) -> int:
