@@ -9,7 +9,7 @@ from report_results import FACTORS, cells_of, write_run, write_study
 
 from grpolab.quantities import Thresholds
 from grpolab.report.load import load
-from grpolab.report.measures import stability_table
+from grpolab.report.measures import completions_to_reach, stability_table
 from grpolab.report.stability import drawdown, final_score, gradient_spikes, has_collapsed, jitter, run_quantities
 from grpolab.report.stability import mechanism_quantities as mechanism
 from grpolab.report.statistics.intervals import sd_interval, worst_mean
