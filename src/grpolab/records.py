@@ -59,6 +59,7 @@ _PLAN: Shape = {
     **dict.fromkeys(("figures?", "primary?", "shown?"), _NAMES),
     **{"factors?": {EACH: _NAMES}, "placebo?": [_NAMES], "stability?": {EACH: (int, float)}},
     "registered?": (NONE, {EACH: {"line": str, "seeds": [int], "looks": [int], "margins": {EACH: NUMBER}}}),
+    "withdrawn?": [{"withdraws": str, "seeds": [int], "hypotheses": [str], "reason": str, "said": str}],
     "cells": [
         {
             **{"variant": str, "seed": int, "signature": str, "rollout_steps?": int},

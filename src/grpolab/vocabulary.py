@@ -18,6 +18,8 @@ MARGIN_OF_GAIN, MARGIN_FACTOR = 0.15, 1.1
 
 # A warm start has failed if its accuracy is below this share of its target, or of the other seeds' accuracy.
 LOW_START = 0.5
+# One below this share of its target did not reach it: of those that did, the kept weights lie above .8 of it.
+NEAR_TARGET = 0.8
 
 # --- outcomes of a cell --------------------------------------------------------------------------------------------
 COMPLETED, DIVERGED, STOPPED, FAILED, MISSING = "completed", "diverged", "stopped", "failed", "missing"

@@ -400,7 +400,10 @@ def test_a_seed_whose_warm_start_did_not_take_counts_and_is_named(tmp_path):
             change(results.run(cell["signature"]) / "provenance.json", warm_start={"signature": "w", "accuracy": 0.01})
     (claim,) = asking(load(results, "clip_range")[-1], {})
     assert claim.seeds == 6
-    said = "; the warm start of seed 4 came to accuracy 0.010 on training prompts, the median seed's to 0.300"
+    said = (
+        "; warm starts that stayed low: seed 4 in addition came to accuracy 0.010 on training prompts, the median"
+        " seed's 0.300"
+    )
     assert said in claim.sentence
     assert claim.sentence.count("came to accuracy") == 1
 

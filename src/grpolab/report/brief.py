@@ -13,7 +13,7 @@ from grpolab.quantities import GAINS
 from grpolab.report.claims import VERDICTS, VOID, Claim
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import SCALES, by_cell
-from grpolab.report.provenance import compute, damaged, runs_of
+from grpolab.report.provenance import compute, damaged, runs_of, runs_of_others
 from grpolab.report.questions import CONSEQUENCE, ONE_RATE, OWN_RATES, QUESTION, REPETITION
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
@@ -203,6 +203,7 @@ def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[s
     of = f" of {', '.join(sorted({*models.astype(str)}) or ['tiny transformers'])}"
     seeds = spans(int(seed) for seed in runs["seed"]) if len(runs) else "none"
     where = f"{count(len(runs), 'run')}{of} on {', '.join(tasks) or 'no task'}, seeds {seeds}"
+    where += f"; {others}" if (others := runs_of_others(studies)) else ""
     yield f"**Limits:** {where}; nothing is claimed of other tasks or models."
     if waiting := studies[-1].plan.get("waiting"):
         yield f"**Not trained yet:** {listing(waiting, 30)}."

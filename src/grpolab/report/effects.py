@@ -255,6 +255,11 @@ def flags(question: Question, decision: Decision, low: float, high: float) -> It
     """Yield warnings, which change no verdict. `low`, `high`: the interval in units of the margins, or NaN."""
     if question.void:
         yield question.void
+    if question.low_starts:
+        yield question.low_starts
+    if question.earlier:
+        times = "once" if question.earlier == 1 else f"{question.earlier} times"
+        yield f"registered {times} before: decided at {ALPHA:g}/{2**question.earlier}"
     if np.isnan(decision.p):  # nothing was tested
         return
     verdict, sign, n = decision.verdict, question.sign, decision.n

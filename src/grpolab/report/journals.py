@@ -90,7 +90,7 @@ def _outcome_row(outcome: Record, provenance: Record) -> dict[str, Any]:
     diff = provenance.get("diff") or ""
     touched = sorted(set(re.findall(r"^diff --git a/(experiments/\S+)", diff, re.MULTILINE)))  # uncommitted changes
     from_outcome = ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds")
-    from_provenance = ("commit", "dirty", "lock_sha256", "python", "threads", "results_version")
+    from_provenance = ("began", "commit", "dirty", "lock_sha256", "python", "threads", "results_version")
     return {
         **{key: outcome.get(key) for key in from_outcome},
         **{key: (outcome.get(key) or "")[:HASH] or None for key in ("journal_sha256", "policy_sha256")},

@@ -98,6 +98,7 @@ def write(
         *provenance.section(studies),
         _missing(studies),
         *_verdicts(claims, output),
+        _given_up(studies),
     ]
     path = _write_report(sections, output, application(studies, claims))
     progress(f"\n{brief.strip_markdown(first)}\n")
@@ -290,6 +291,18 @@ def _as_registered(claims: Sequence[Claim]) -> str:
     words = _bullets(f"{claim.study} {claim.id}: {claim.registered}" for claim in claims if claim.registered)
     head = "As registered (above stands what was tested, which is less; the registered words decide nothing more):"
     return f"{head}\n\n{words}" if words else ""
+
+
+def _given_up(studies: Sequence[StudyRuns]) -> str:
+    """List the registrations that were given up: their seeds, the reason, and what their runs said."""
+    lines = [
+        f"{study.name}, registered {line['withdraws']} with seeds {spans(line['seeds'])}"
+        f" ({', '.join(line['hypotheses'])}): {line['reason']} What its runs said: {line['said']}"
+        for study in studies
+        for line in study.plan.get("withdrawn", [])
+    ]
+    head = "A question that was registered before decides at half of its error, each time again."
+    return _section("Registrations that were given up", head, _bullets(lines)) if lines else ""
 
 
 def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:

@@ -67,6 +67,12 @@ def plans_of(results: Results, name: str) -> list[Plan]:
     return [*(plan_of(part) for part in whole["includes"]), whole]
 
 
+def known_collections(results: Results) -> list[str]:
+    """List the collections that are planned in a results folder or that its reference holds."""
+    files = [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]
+    return sorted({plan["study"] for plan in map(read_plan, files) if plan["includes"]})
+
+
 def find_elsewhere(results: Results, plans: Sequence[Plan]) -> list[str]:
     """List the studies outside of these plans that their hypotheses name under `also`, if their plans are known."""
     names = [name for plan in plans for hypothesis in plan.get("hypotheses", []) for name in also(hypothesis)]

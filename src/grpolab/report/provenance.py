@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from grpolab.report.load import StudyRuns
+from grpolab.report.plans import known_collections, plans_of
 from grpolab.report.text import BITS, count, listing, number
 from grpolab.vocabulary import DAMAGED
 
@@ -50,6 +51,7 @@ def section(studies: Sequence[StudyRuns]) -> list[str]:
         f"{count(len(runs), 'run')} for {count(sum(len(study.done) for study in studies), 'cell')},"
         f" {compute(runs)}{_period(studies, runs)}",
         f"commit {_distinct(runs['commit'])}" + (" (with uncommitted changes)" if runs["dirty"].any() else ""),
+        _begins(runs),
         unchecked and f"without a recorded hash of the journal, so that it was not checked: {count(unchecked, 'run')}",
         f"results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:12])}",
         f"Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",
@@ -61,6 +63,16 @@ def section(studies: Sequence[StudyRuns]) -> list[str]:
     ]
     listed = "\n".join(f"- {line}" for line in lines if line)
     return ["## Provenance", listed, BITS, *_reproduction(studies[-1], with_cells, runs)]
+
+
+def _begins(runs: pd.DataFrame) -> str:
+    """Say when the runs began, and of how many that is not known."""
+    known = runs["began"].dropna() if "began" in runs else runs["commit"].iloc[:0]
+    unknown = (
+        f"when they began was not kept yet: {count(len(runs) - len(known), 'run')}" if len(known) < len(runs) else ""
+    )
+    first = f"began from {known.min()} to {known.max()}" if len(known) else ""
+    return "; ".join(filter(None, (first, unknown)))
 
 
 def _period(studies: Sequence[StudyRuns], runs: pd.DataFrame) -> str:
@@ -90,6 +102,25 @@ def _reproduction(whole: StudyRuns, with_cells: Sequence[StudyRuns], runs: pd.Da
     commands = [f"git checkout {commit}", *commands] if commit else commands
     note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
     return [f"Reproduce (what has an outcome is not trained again):{note}", "\n".join(["```", *commands, "```"])]
+
+
+def runs_of_others(studies: Sequence[StudyRuns]) -> str:
+    """Name the study or collection that has at least half of these runs too; empty if there is none.
+
+    Parts of a report's collection, and collections that it is part of, are no others. Two studies of the same runs are
+    one sample: they agree because of that, and the runs are counted once.
+    """
+    results, own = studies[-1].results, {study.name for study in studies}
+    runs, most, other = set(runs_of(studies)["signature"]), 0, ""
+    plans = {name: plans_of(results, name) for name in known_collections(results) if name not in own}
+    for name, of in plans.items():
+        if not own <= {plan["study"] for plan in of}:
+            shared = len(runs & {cell["signature"] for plan in of for cell in plan["cells"]})
+            most, other = max((most, other), (shared, name))
+    if not runs or 2 * most < len(runs):
+        return ""
+    of_them = "all of them are" if most == len(runs) else f"{most:,} of them are"
+    return f"{of_them} runs of `{other}` too: one sample, counted once, and no second evidence"
 
 
 def _distinct(column: pd.Series) -> str:

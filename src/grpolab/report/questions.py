@@ -23,7 +23,7 @@ from grpolab.report.measures import by_cell, reach
 from grpolab.report.registered import label as label_of
 from grpolab.report.statistics.looks import LOOKS, disagreement
 from grpolab.report.text import count, number
-from grpolab.vocabulary import DIVERGED, LOW_START, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS
+from grpolab.vocabulary import DIVERGED, LOW_START, MARGIN_FACTOR, MARGIN_OF_GAIN, NEAR_TARGET, RESULTS
 
 ALL_TASKS = "all tasks"
 ONE_RATE, OWN_RATES = "one learning rate", "each arm at its own learning rate"
@@ -31,7 +31,10 @@ QUESTION, CONSEQUENCE, REPETITION = "question", "consequence", "repetition"  # k
 DIGITS = 12  # digits of a compared number; further ones are rounding errors, which are no spread
 Hypothesis = dict[str, Any]  # as the plan has it
 # The columns of a cell, besides its factors, that a question reads: tables of all its settings are slow to cut.
-_COLUMNS = ("seed", "arm", "outcome", "commit", "touched", "warm_start_accuracy", "setting/task")
+_COLUMNS = (
+    *("seed", "arm", "outcome", "commit", "touched", "began", "setting/task"),
+    *("warm_start_accuracy", "setting/warm_start_target"),
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,9 @@ class Question:
     seeds: tuple[int, ...] = ()  # S of them
     why: str = ""
     void: str = ""  # the reason why nothing can be decided
-    gaps: str = ""  # a note about runs that ended early or are left out, and seeds that began low
+    gaps: str = ""  # a note about runs that ended early or are left out
+    low_starts: str = ""  # the same about seeds whose warm start stayed far below its target
+    earlier: int = 0  # how often the hypothesis was registered before
     score_name: str = ""  # the score in words; empty if the metric is no score
     start_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # a score's, NaN if arms begin apart
     gain_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # the baseline's gain, of the same seeds
@@ -185,6 +190,8 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
             "why": why,
             "void": void,
             "gaps": _gaps(cells, values.index, entry),
+            "low_starts": _low_starts(cells[cells["seed"].isin(values.index)]),
+            "earlier": (entry or {}).get("earlier", 0),
             "rates": _rates(study, cells),
             "asks": _kind(hypothesis, entry),
         }
@@ -242,7 +249,7 @@ def _values(
 
 
 def _gaps(cells: pd.DataFrame, seeds: pd.Index, entry: Any) -> str:
-    """Name runs that diverged, seeds without a value, and seeds whose warm start failed, which count all the same.
+    """Name runs that diverged, and seeds without a value.
 
     `cells`: the arms' cells; `seeds`: the seeds that count, which were fixed before.
     """
@@ -259,13 +266,28 @@ def _gaps(cells: pd.DataFrame, seeds: pd.Index, entry: Any) -> str:
         stopped = f"the plan stopped before seed {waits}: not every arm was asked for"
         no_value = f"seed {waits} has no value of it, and no look goes past a seed without one"
         gaps += f"; {stopped if runs[waits] < runs.max() else no_value}"
+    return gaps
+
+
+def _low_starts(counted: pd.DataFrame) -> str:
+    """Name the seeds whose warm start did not reach its target (or half of the median seed's); they count all the same.
+
+    The kept weights are those next to the target, which may lie a little below it.
+    """
     starts = counted["warm_start_accuracy"].astype("float64").groupby([counted["task"], counted["seed"]]).min()
     usual = starts.groupby("task").transform("median")
-    return gaps + "".join(
-        f"; the warm start of seed {seed} came to accuracy {start:.3f} on training prompts, the median seed's"
-        f" to {usual[task, seed]:.3f}"
-        for (task, seed), start in starts[starts < LOW_START * usual].items()
-    )
+    least, words = LOW_START * usual, usual.map("the median seed's {:.3f}".format)
+    if "setting/warm_start_target" in counted:  # plans of older programs do not say it
+        target = counted.groupby(["task", "seed"])["setting/warm_start_target"].first().astype("float64")
+        least, words = (
+            (NEAR_TARGET * target).fillna(least),
+            target.map("its target {:g}".format).where(target > 0, words),
+        )
+    named = [
+        f"seed {seed} in {task} came to accuracy {start:.3f} on training prompts, {words[task, seed]}"
+        for (task, seed), start in starts[starts < least].items()
+    ]
+    return f"warm starts that stayed low: {'; '.join(named)}" if named else ""
 
 
 def _shared(study: StudyRuns, cells: pd.DataFrame, quantity: str, seeds: pd.Index, tasks: list[str]) -> NDArray:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from functools import lru_cache
 from string import hexdigits
 from typing import TYPE_CHECKING, Any
 
 from grpolab.paths import git, project_root
-from grpolab.report.text import listing
+from grpolab.report.text import count, listing
 from grpolab.vocabulary import REGISTRY, RESULTS
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ def label(entry: dict[str, Any] | None, studies: set[str], cells: pd.DataFrame) 
     """Return the label and, if exploratory, the reason; `cells`: the hypothesis's cells, `entry`: its registration.
 
     A verdict is confirmatory if the recorded commit of every run has the line that registers the present hypothesis,
-    and neither the registry nor the files of its `studies` had uncommitted changes.
+    neither the registry nor the files of its `studies` had uncommitted changes, and no run is known to have begun
+    before the line was written.
     """
     if entry is None:
         return EXPLORATORY, "not registered as it is"
@@ -33,6 +36,10 @@ def label(entry: dict[str, Any] | None, studies: set[str], cells: pd.DataFrame) 
     if before:
         commits = listing([str(commit)[:8] for commit in before], 3)
         return EXPLORATORY, f"runs of commit {commits} began without its registration"
+    registered = datetime.fromisoformat(json.loads(entry["line"])["time"])
+    begins = runs["began"].dropna() if "began" in runs else ()  # runs of older programs do not say it
+    if early := [began for began in begins if datetime.fromisoformat(began) < registered]:
+        return EXPLORATORY, f"{count(len(early), 'run')} began before it was registered, the first at {min(early)}"
     names = runs["touched"].dropna() if "touched" in runs else ()
     touched = {name for text in names for name in text.split()}
     if edited := touched & {REGISTRY, *(f"experiments/{name}.yaml" for name in studies)}:

@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ import yaml
 
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.step import Diverged, EntropyControl, flat_weights, step_norm
-from grpolab.paths import Results, is_refusal, plain, remove_parts, write_json_atomic, write_text_atomic
+from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import DATA_PARALLEL, ENVIRONMENT_READ, resolve
 from grpolab.run import checkpoint, provenance, warm_start
 from grpolab.run.assembly import RunParts, assemble
@@ -99,7 +100,9 @@ def _write_provenance(parts: RunParts, warm: warm_start.WarmStart, lease: Lease)
     settings.refuse_change()
     lease.check()
     write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
+    earlier = read_json(folder / "provenance.json") or {}  # of a run that goes on
     record = {
+        "began": earlier.get("began") or datetime.now(UTC).isoformat(timespec="seconds"),
         **provenance.of_program(),
         "content": content,
         "environment": resolve(ENVIRONMENT_READ)(settings.model_dump()) if content else {},

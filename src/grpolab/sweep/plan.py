@@ -31,7 +31,7 @@ from grpolab.settings.task import task_title
 from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.fields import Factors, unknown
-from grpolab.sweep.registration import find_registrations, hypothesis_texts
+from grpolab.sweep.registration import find_registrations, find_withdrawn, hypothesis_texts
 from grpolab.sweep.schema import sentences, show
 from grpolab.sweep.study import Collection, Levels, Study, load, unequal_budgets, variant_name
 from grpolab.sweep.tuning.settings import shared_seeds
@@ -110,7 +110,11 @@ class Cell:
             "seed": self.seed,
             "signature": self.signature,
             "rollout_steps": self.settings.planned_steps,
-            "settings": {**flat, "task": self.settings.task.name},
+            "settings": {
+                **flat,
+                "task": self.settings.task.name,
+                "warm_start_target": values["warm_start"]["target_accuracy"],
+            },
         }
 
 
@@ -160,6 +164,7 @@ class Plan:
             document |= {key: whole[key] for key in ("placebo", "hypotheses", "stability")}
             document |= {"tuned": study.tunings} if study.tunings else {}
         document |= {"title": study.title, "looks": study.looks, "registered": self.registered}
+        document |= {"withdrawn": withdrawn} if (withdrawn := find_withdrawn(study.name)) else {}
         document |= {"figures": study.figures, "seeds": self.seeds}
         return document | {"cells": [cell.document() for cell in self.cells]}
 

@@ -4,13 +4,16 @@ For each hypothesis a line holds a hash of everything that decides it: its text,
 score, the signatures of the composed variants (so that no default or key can change), the margins, the seeds, and the
 looks (after how many seeds it is tested). A verdict is confirmatory if each of its runs began on a commit that has the
 line (`report/registered.py`). A changed hypothesis has another hash, and needs another line and other seeds.
+
+A registration that is given up stays, and a line at the end says so: `withdraws` (the time of the registration), its
+`seeds` and `hypotheses`, the `reason`, and what its runs `said`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grpolab.errors import RequestError
@@ -38,10 +41,36 @@ def hypothesis_texts(study: Study, variants: Mapping[str, str]) -> dict[str, str
 def find_registrations(name: str, texts_now: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return for each hypothesis the newest `line` that registers this text, with what it says of the hypothesis.
 
-    That is `seeds`, `looks`, `margins` and `kind` (with its reason; None in lines of before it was kept). `name` is the
-    study or collection. Hypotheses without such a line are left out.
+    That is `seeds`, `looks`, `margins`, `kind` (with its reason; None in lines of before it was kept) and `earlier`,
+    how often a hypothesis of that id was registered before. `name` is the study or collection. Hypotheses without such
+    a line are left out.
     """
-    file, known = project_root() / REGISTRY, dict[str, dict[str, Any]]()
+    known, times = dict[str, dict[str, Any]](), dict[str, set[str]]()
+    for text, line in _lines_of(name):
+        for hypothesis in line["hypotheses"]:
+            earlier = times.setdefault(hypothesis, set())
+            earlier.add(line.get("withdraws") or line["time"])
+            if "withdraws" in line:
+                continue
+            rules = line["seeds"], line["looks"], line["margins"][hypothesis]
+            if line["hypotheses"][hypothesis] == _digest(texts_now.get(hypothesis), *rules):
+                known[hypothesis] = {"line": text, **dict(zip(("seeds", "looks", "margins"), rules, strict=True))}
+                known[hypothesis]["kind"] = line.get("kinds", {}).get(hypothesis)
+                known[hypothesis]["time"] = line["time"]
+    for hypothesis, entry in known.items():
+        time = entry.pop("time")
+        entry["earlier"] = sum(other < time for other in times[hypothesis])
+    return known
+
+
+def find_withdrawn(name: str) -> list[dict[str, Any]]:
+    """Return the lines that give up registrations of a study or collection."""
+    return [line for _, line in _lines_of(name) if "withdraws" in line]
+
+
+def _lines_of(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the lines of the registry that are of a study or collection, as text and as they read."""
+    file = project_root() / REGISTRY
     for number, text in enumerate(file.read_text().splitlines() if file.is_file() else (), start=1):
         if not text.strip():  # an editor or a merge may leave an empty line
             continue
@@ -49,12 +78,8 @@ def find_registrations(name: str, texts_now: Mapping[str, str]) -> dict[str, dic
             line = json.loads(text)
         except ValueError as error:
             raise RequestError(f"{file}, line {number} is no JSON: restore it from git") from error
-        for hypothesis, digest in line["hypotheses"].items() if line["study"] == name else ():
-            rules = line["seeds"], line["looks"], line["margins"][hypothesis]
-            if digest == _digest(texts_now.get(hypothesis), *rules):
-                known[hypothesis] = {"line": text, **dict(zip(("seeds", "looks", "margins"), rules, strict=True))}
-                known[hypothesis]["kind"] = line.get("kinds", {}).get(hypothesis)
-    return known
+        if line["study"] == name:
+            yield text, line
 
 
 def _digest(text: str | None, seeds: Sequence[int], looks: Sequence[int], margins: Mapping[str, float | None]) -> str:
