@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,17 @@ def plans_of(results: Results, name: str) -> list[Plan]:
     return [*(plan_of(part) for part in whole["includes"]), whole]
 
 
-def known_collections(results: Results) -> list[str]:
-    """List the collections that are planned in a results folder or that its reference holds."""
-    files = [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]
-    return sorted({plan["study"] for plan in map(read_plan, files) if plan["includes"]})
+def known_collections(results: Results) -> dict[str, list[Plan]]:
+    """Return the plans of each collection that is planned in a results folder or that its reference holds.
+
+    One that is damaged, or that lacks a part, is left out: the report of another study does not need it.
+    """
+    found = dict[str, list[Plan]]()
+    for file in [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]:
+        with suppress(Damaged, RequestError):
+            if (plan := read_plan(file))["includes"]:
+                found[plan["study"]] = plans_of(results, plan["study"])
+    return found
 
 
 def find_elsewhere(results: Results, plans: Sequence[Plan]) -> list[str]:

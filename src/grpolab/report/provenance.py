@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from grpolab.report.load import StudyRuns
-from grpolab.report.plans import known_collections, plans_of
+from grpolab.report.plans import known_collections
 from grpolab.report.text import BITS, count, listing, number
 from grpolab.vocabulary import DAMAGED
 
@@ -112,9 +112,8 @@ def runs_of_others(studies: Sequence[StudyRuns]) -> str:
     """
     results, own = studies[-1].results, {study.name for study in studies}
     runs, most, other = set(runs_of(studies)["signature"]), 0, ""
-    plans = {name: plans_of(results, name) for name in known_collections(results) if name not in own}
-    for name, of in plans.items():
-        if not own <= {plan["study"] for plan in of}:
+    for name, of in known_collections(results).items():
+        if name not in own and not own <= {plan["study"] for plan in of}:
             shared = len(runs & {cell["signature"] for plan in of for cell in plan["cells"]})
             most, other = max((most, other), (shared, name))
     if not runs or 2 * most < len(runs):
