@@ -30,7 +30,7 @@ PAIRINGS = {True: "paired", False: "unpaired"}
 
 
 @dataclass(frozen=True, eq=False)
-class Contrast:
+class PairOfArms:
     """The final scores of an arm and of the baseline in one facet, of the seeds that both have; `score_SA`: (S, 2)."""
 
     facet: str
@@ -40,16 +40,16 @@ class Contrast:
     margin: float  # MARGIN_OF_GAIN of the baseline's gain there; NaN if it gains nothing
 
 
-def contrasts(study: StudyRuns) -> list[Contrast]:
+def contrasts(study: StudyRuns) -> list[PairOfArms]:
     """Return every arm against the baseline in every facet where they share at least two seeds."""
-    final, gain, found = measure(study, "final_score"), measure(study, "gain"), list[Contrast]()
+    final, gain, found = measure(study, "final_score"), measure(study, "gain"), list[PairOfArms]()
     for facet in study.facets:
         gained = float(at(gain, facet, study.baseline).mean())
         for arm in study.arms:
             both = pd.DataFrame({"of": at(final, facet, arm), "minus": at(final, facet, study.baseline)}).dropna()
             if arm != study.baseline and len(both) > 1:
                 margin = MARGIN_OF_GAIN * gained if gained > 0 else np.nan
-                found.append(Contrast(facet, arm, study.baseline, both.to_numpy(dtype=np.float64), margin))
+                found.append(PairOfArms(facet, arm, study.baseline, both.to_numpy(dtype=np.float64), margin))
     return found
 
 
@@ -80,7 +80,7 @@ def sign_errors(study: StudyRuns) -> pd.DataFrame:
 
 
 def _rows(
-    keys: dict[str, object], papers: int, contrast: Contrast | None, values_DK: NDArray, without_SDK: NDArray
+    keys: dict[str, object], papers: int, contrast: PairOfArms | None, values_DK: NDArray, without_SDK: NDArray
 ) -> Iterator[dict[str, object]]:
     """Yield a row for each true difference; `contrast` is None of a mean over arms, which has no truth as measured."""
     low_DK, high_DK = power.bounds(values_DK, without_SDK, papers)
@@ -136,8 +136,8 @@ _RATES = (
     " same for both arms (paired) or other ones (unpaired). True differences are assumed, with the noise of these runs;"
     " mean over the arms against the baseline. A margin is .15 of the baseline's gain. Claimed: the 95% interval"
     " (Student's t, Welch's) excludes 0; of one seed: the difference is at least a margin. Exaggeration: mean size of"
-    " claimed differences over the true one. Brackets: 95%, jackknife over the seeds, of shares Wilson's. The truth is a"
-    " mean over the same seeds: papers with a sixth of them scatter 9% less about it, if paired, than about that of all"
+    " claimed differences over the true one. Brackets: 95%, jackknife over the seeds, of shares Wilson's. The truth is"
+    " a mean over the same seeds: papers with a sixth of them scatter 9% less about it, if paired, than about that of all"
     " possible seeds. Description, no verdict."
 )
 _BEST = (
