@@ -137,8 +137,8 @@ _RATES = (
     " mean over the arms against the baseline. A margin is .15 of the baseline's gain. Claimed: the 95% interval"
     " (Student's t, Welch's) excludes 0; of one seed: the difference is at least a margin. Exaggeration: mean size of"
     " claimed differences over the true one. Brackets: 95%, jackknife over the seeds, of shares Wilson's. The truth is"
-    " a mean over the same seeds: papers with a sixth of them scatter 9% less about it, if paired, than about that of all"
-    " possible seeds. Description, no verdict."
+    " a mean over the same seeds: papers with a sixth of them scatter 9% less about it, if paired, than about that of"
+    " all possible seeds. Description, no verdict."
 )
 _BEST = (
     "{}: what reporting the best evaluation of a run, in place of the mean of the last quarter, adds to its score; mean"
