@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
+from grpolab.cli import main
 from grpolab.paths import Results, project_root
-from grpolab.report import how_many_seeds, power
+from grpolab.report import how_many_seeds, power, power_screen
 from grpolab.report.load import load
 from grpolab.report.statistics.looks import t_power
 
@@ -117,6 +118,13 @@ def test_the_committed_runs_of_clip_higher(tmp_path) -> None:
         found = [rates_of(score_SA, 1, pairing, AS_MEASURED, shown=0.02)["ahead"] for pairing in (True, False)]
         assert found == [pytest.approx(paired), pytest.approx(unpaired, abs=5e-4)]
         assert (found[0] * 20 + found[1] * 380) / 400 == pytest.approx(of_all)
+    said = power_screen.screen(power_screen.of_study(study, 0.02), "clip_range", 0.8, 6, (5, 10, 15, 20))
+    assert "clip_higher - symmetric on addition/healthy in 41% of unpaired and 0% of paired runs" in said
+    together = next(noise for noise in power_screen.of_study(study, None) if noise.name.endswith("together/healthy"))
+    pooled_S = sum(
+        of_arm[facet].score_SA @ [0.5, -0.5] / of_arm[facet].margin for facet in ("addition/healthy", "sorting/healthy")
+    )
+    assert together.difference / together.paired_sd == pytest.approx(1 / np.std(pooled_S, ddof=1))  # in margins
     assert how_many_seeds.tables(study) == []  # 20 seeds are too few for papers with ten
     rates, best = how_many_seeds.tables(study, least=20)
     ends = rates.numbers.query("arm == 'clip_higher' and facet == 'addition/healthy' and n == 1 and true == 'none'")
@@ -127,3 +135,64 @@ def test_the_committed_runs_of_clip_higher(tmp_path) -> None:
     for table in (rates, best):
         table.write(tmp_path)
     assert {file.suffix for file in tmp_path.iterdir()} == {".csv", ".md", ".tex"}
+
+
+def write_table(path, arms: dict[str, list[float]], seeds: dict[str, int] | None = None) -> str:
+    """A CSV file with the scores of arms; `seeds`: the first seed of an arm, else 0."""
+    rows = [
+        f"{arm},{seed},{score},addition"
+        for arm, scores in arms.items()
+        for seed, score in enumerate(scores, start=(seeds or {}).get(arm, 0))
+    ]
+    path.write_text("\n".join(["arm,seed,score,task", *rows]))
+    return str(path)
+
+
+def test_power_of_a_table_and_of_two_numbers(tmp_path, capsys) -> None:
+    base, rng = np.random.default_rng(3).normal(0.5, 0.05, 12), np.random.default_rng(4)
+    arms = {"base": list(base), "new": list(base + rng.normal(0, 0.01, 12))}
+    file = write_table(tmp_path / "a.csv", arms)
+    assert main(["power", "--from", file, "--difference", "0.02"]) == 0
+    paired, unpaired = (line.split() for line in capsys.readouterr().out.splitlines()[3:5])
+    assert paired[:3] == ["new", "addition", "12"]
+    sd = np.std(np.subtract(arms["new"], arms["base"]), ddof=1)
+    assert paired[6] == f"{sd:.3f}"
+    assert int(paired[7]) == power.seeds_needed(0.02, sd, 0.8, True)
+    assert int(unpaired[2]) > 5 * int(paired[7])
+    file = write_table(tmp_path / "b.csv", arms, {"new": 100})  # other seeds: nothing is paired
+    assert main(["power", "--from", file, "--difference", "0.02"]) == 0
+    assert "which are not paired" in capsys.readouterr().out
+    assert main(["power", "--sd", "0.03", "--correlation", "0.6", "--difference", "0.02"]) == 0
+    theirs = TTestPower().solve_power(0.02 / (0.03 * 0.8**0.5), power=0.8, alpha=0.05)
+    assert f"needs {int(np.ceil(theirs))} seeds of each arm if they are paired" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "power needs one of STUDY, --from FILE.csv and --sd"),
+        ("clip_range --sd 1", "power needs one of"),
+        ("--sd 0.1", "--difference is missing"),
+        ("--from none.csv --difference 1", "none.csv: No such file or directory"),
+        ("--from . --difference 1", "Is a directory"),
+        ("--from words.csv --difference 1", "has no column seed, score (there is arm): it needs arm, seed, score"),
+        ("--from bad.csv --difference 1", "bad.csv, line 2: arm=a seed=0 score=high is not a run with a number"),
+        ("--from twice.csv --difference 1", "twice.csv, line 3: arm=a seed=0 stands twice"),
+        ("--from one.csv --difference 1", "has no two arms with two seeds each"),
+        ("--from one.csv --difference 1 --baseline b", "--baseline=b is no arm of FILE=one.csv: a"),
+        ("--sd 0.1 --difference 1 --baseline b", "--baseline=b needs --from"),
+        ("claims --difference 1", "STUDY=claims is a collection: name one of its studies"),
+        ("clip_rang", "clip_rang"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(words, said, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "words.csv").write_text("arm\nx")
+    (tmp_path / "bad.csv").write_text("arm,seed,score\na,0,high")
+    (tmp_path / "twice.csv").write_text("arm,seed,score\na,0,1\na,0,2")
+    (tmp_path / "one.csv").write_text("arm,seed,score\na,0,1\na,1,2")
+    results = str(project_root() / "results") if "claims" in words else str(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    assert main(["power", *words.split(), "--results", results]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("grpolab: ")
+    assert said in line

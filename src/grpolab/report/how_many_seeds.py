@@ -36,6 +36,7 @@ class PairOfArms:
     facet: str
     arm: str
     baseline: str
+    seeds: tuple[int, ...]  # S of them
     score_SA: NDArray
     margin: float  # MARGIN_OF_GAIN of the baseline's gain there; NaN if it gains nothing
 
@@ -49,7 +50,8 @@ def contrasts(study: StudyRuns) -> list[PairOfArms]:
             both = pd.DataFrame({"of": at(final, facet, arm), "minus": at(final, facet, study.baseline)}).dropna()
             if arm != study.baseline and len(both) > 1:
                 margin = MARGIN_OF_GAIN * gained if gained > 0 else np.nan
-                found.append(PairOfArms(facet, arm, study.baseline, both.to_numpy(dtype=np.float64), margin))
+                score_SA, seeds = both.to_numpy(dtype=np.float64), tuple(both.index)
+                found.append(PairOfArms(facet, arm, study.baseline, seeds, score_SA, margin))
     return found
 
 
