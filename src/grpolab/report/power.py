@@ -21,7 +21,7 @@ from scipy import special
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.looks import ALPHA, LOOKS, SUPPORTED, t_power
 
-PAPERS = 20_000  # all there can be if they are fewer
+PAPERS = 10_000  # all there can be if they are fewer
 RATES = ("wrong_sign", "ahead", "claimed", "wrong_if_claimed", "exaggeration")
 MOST_SEEDS = 100_000
 STUDIES = 4_000  # simulated for the chance at each look
