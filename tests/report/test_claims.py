@@ -12,7 +12,7 @@ from scipy import stats
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.report import measures
-from grpolab.report.claims import Claim, decide
+from grpolab.report.claims import Claim, _decide_together, decide
 from grpolab.report.load import StudyRuns, load, read_all, study_of
 from grpolab.report.questions import margins
 from grpolab.report.text import number, signed
@@ -407,6 +407,17 @@ def test_a_seed_whose_warm_start_did_not_take_counts_and_is_named(tmp_path):
     )
     assert said in claim.sentence
     assert claim.sentence.count("came to accuracy") == 1
+
+
+def test_a_question_that_was_registered_before_spends_from_the_same_error(tmp_path):
+    results = write_study(tmp_path, factors=TWO_ARMS, seeds=6)
+    (first,) = asking(load(results, "clip_range")[-1], {})
+    apart = dataclasses.replace(first.question, values_STA=first.question.values_STA + [0.0, 0.5])
+    made = [_decide_together([dataclasses.replace(apart, earlier=earlier)])[0] for earlier in (0, 1, 50)]
+    assert (made[0].verdict, made[2].verdict) == ("supported", "inconclusive")
+    assert made[1].adjusted_p == pytest.approx(2 * made[0].adjusted_p)
+    assert made[1].low < made[0].low < made[0].high < made[1].high, "the interval is that of the decision"
+    assert "registered once before: decided at 0.05/2" in made[1].flags
 
 
 def test_a_diverged_run_counts_as_far_as_it_came(tmp_path):

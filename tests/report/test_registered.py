@@ -102,6 +102,34 @@ def test_runs_of_a_commit_with_the_registration_are_confirmatory(said: dict[str,
     assert labelled(said, ["0" * 40])[0] == EXPLORATORY
 
 
+def test_runs_that_began_before_the_line_are_exploratory_whatever_their_commit(
+    said: dict[str, str], repository: Path
+) -> None:
+    """A run that was killed and goes on has the commit of its second life; runs of older programs do not say it."""
+    write_down(said)
+    commits: list[str | None] = [commit(repository)] * 2
+    after, before = "2026-11-22T18:00:01+00:00", "2026-11-22T17:59:59+00:00"
+    assert labelled(said, commits, began=[after, None]) == (CONFIRMATORY, "")
+    why = f"1 run began before it was registered, the first at {before}"
+    assert labelled(said, commits, began=[after, before]) == (EXPLORATORY, why)
+
+
+def test_a_registration_knows_how_often_its_question_was_registered_before(
+    said: dict[str, str], repository: Path
+) -> None:
+    first, *others = said
+    write_down({first: "other words"}, seeds=FRESH[::-1])
+    gone = {"study": "clip_range", "withdraws": "2026-11-22T17:00:00+00:00", "hypotheses": [first], "seeds": [2000]}
+    gone |= {"time": "2026-11-22T19:00:00+00:00", "author": None, "reason": "a mistake", "said": "nothing"}
+    file = repository / REGISTRY
+    file.write_text(file.read_text().replace("T18:00", "T17:30") + json.dumps(gone) + "\n")
+    write_down(said)
+    known = find_registrations("clip_range", said)
+    assert {name: entry["earlier"] for name, entry in known.items()} == {first: 2, **dict.fromkeys(others, 0)}
+    assert registration.find_withdrawn("clip_range") == [gone]
+    assert registration.find_withdrawn("ratio_level") == []
+
+
 def test_a_changed_hypothesis_is_not_the_one_that_was_registered(
     plan: Plan, said: dict[str, str], repository: Path
 ) -> None:

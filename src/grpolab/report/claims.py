@@ -170,16 +170,27 @@ def _run_tests(question: Question, n: int) -> tuple[float, float, bool]:
     return float(test.direction_p[0, 0]), float(test.margin_p[0, 0]) if has_margins else 1.0, bool(test.claimed[0, 0])
 
 
+def _spends(question: Question) -> float:
+    """Return by what the error of a question is divided: 2 for each time that it was registered before.
+
+    So all registrations of a question together have at most twice the error of one.
+    """
+    return 2.0**question.earlier
+
+
 def _decide_together(family: Sequence[Question], gone: int = 0) -> list[Claim]:
     """Decide the questions of one family; `gone` is the number of its withdrawn hypotheses."""
     looks = family[0].looks
     tests_MK = [[_run_tests(question, n) for n in looks] for question in family]
-    tests = LookTests(*(np.array([[test[i] for test in of] for of in tests_MK]) for i in range(3)))
+    direction_p, margin_p, claimed = (np.array([[test[i] for test in of] for of in tests_MK]) for i in range(3))
+    spent_M1 = np.array([[_spends(question)] for question in family])
+    tests = LookTests(direction_p * spent_M1, margin_p * spent_M1, claimed)
     decided = planned.decide(tests, np.array([question.is_equality for question in family]), gone, looks)
     claims = []
     for question, of_looks, verdict, by_margin, look, level, p in zip(family, tests_MK, *decided, strict=True):
         by = int(question.is_equality and verdict != OPPOSITE)  # an equality claims to be inside the margin
         share, n = (float(planned.shares(looks)[look]), looks[look]) if look >= 0 else (1.0, 0)
+        share /= _spends(question)
         q = min(of_looks[look][by] / share, 1.0) if n else np.nan
         word = VOID if question.void else str(verdict)
         levels = float(level), share, ALPHA * share / (len(family) + gone)
