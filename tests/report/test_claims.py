@@ -407,12 +407,16 @@ def test_a_seed_whose_warm_start_did_not_take_counts_and_is_named(tmp_path):
     )
     assert said in claim.sentence
     assert claim.sentence.count("came to accuracy") == 1
+    cells = [cell | {"settings": cell["settings"] | {"warm_start_target": 0.5}} for cell in cells_of(results)]
+    change(results.plan("clip_range"), cells=cells)
+    (claim,) = asking(load(results, "clip_range")[-1], {})
+    assert claim.flags[0].count("came to accuracy 0.300 on training prompts, its target 0.5") == 5
 
 
 def test_a_question_that_was_registered_before_spends_from_the_same_error(tmp_path):
     results = write_study(tmp_path, factors=TWO_ARMS, seeds=6)
     (first,) = asking(load(results, "clip_range")[-1], {})
-    apart = dataclasses.replace(first.question, values_STA=first.question.values_STA + [0.0, 0.5])
+    apart = dataclasses.replace(first.question, values_STA=first.question.values_STA + np.array([0.0, 0.5]))
     made = [_decide_together([dataclasses.replace(apart, earlier=earlier)])[0] for earlier in (0, 1, 50)]
     assert (made[0].verdict, made[2].verdict) == ("supported", "inconclusive")
     assert made[1].adjusted_p == pytest.approx(2 * made[0].adjusted_p)

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report_results import change, write_study
+from report_results import change, whole_of, write_study
 
 from grpolab.paths import Results
 from grpolab.report import brief, export, load, page, screen
@@ -48,6 +48,17 @@ def test_a_screen_is_computed_once_and_then_read(results, loads):
     assert "final accuracy" in said
     assert screen.screen(results, "clip_range") == said
     assert loads == ["clip_range"]
+
+
+def test_a_collection_whose_runs_are_another_s_says_so(results):
+    """The part of a collection and the collection itself are no two samples that anybody takes for two."""
+    alone = screen.screen(results, "clip_range")
+    for name in ("first", "second"):
+        whole_of(results, name, ["clip_range"])
+    assert screen.screen(results, "clip_range") == alone
+    assert "all of them are runs of second too: one sample, counted once" in screen.screen(results, "first")
+    results.plan("second").write_text("{")
+    assert "one sample" not in screen.screen(results, "first"), "what is damaged elsewhere is left out"
 
 
 def test_the_report_leaves_its_screen_for_the_next_who_asks(results, loads):

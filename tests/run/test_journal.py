@@ -7,6 +7,7 @@ import json
 import math
 import os
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,7 @@ def test_item_scores_average_to_the_last_evaluation_and_provenance_says_what_the
     assert items["rollout_step"] == last["rollout_step"] == 5
     assert np.mean(items["score"]) == pytest.approx(last["eval/accuracy_expected"], abs=1e-6)
     found = strict((folder / "provenance.json").read_text())
+    assert datetime.fromisoformat(found["began"]).utcoffset() == timedelta(0)
     assert {"commit", "dirty", "lock_sha256", "threads", "python", "results_version"} <= found.keys()
     assert found["packages"]["torch"]
     assert {"cpu", "cpu_capability", "mkl", "float32"} <= found["hardware"].keys()

@@ -111,7 +111,7 @@ def state_of(results: Results, name: str) -> str:
     plans += [plan for other in find_elsewhere(results, plans) for plan in plans_of(results, other)]
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     files = [
-        *(path for plan in plans for path in (results.plan(plan["study"]), results.committed_plan(plan["study"]))),
+        *sorted([*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]),  # others' share runs
         *(results.run(signature) / file for signature in signatures for file in OF_A_RUN),
         *sorted(results.reference.glob("*.parquet")),
         *sorted(Path(__file__).parents[1].rglob("*.py")),
