@@ -51,11 +51,11 @@ def test_a_screen_is_computed_once_and_then_read(results, loads):
 
 
 def test_a_collection_whose_runs_are_another_s_says_so(results):
-    """The part of a collection and the collection itself are no two samples that anybody takes for two."""
+    """Two collections of one study: what they agree on they agree on because it is the same."""
     alone = screen.screen(results, "clip_range")
     for name in ("first", "second"):
         whole_of(results, name, ["clip_range"])
-    assert screen.screen(results, "clip_range") == alone
+    assert screen.screen(results, "clip_range") == alone, "a part is no second sample"
     assert "all of them are runs of second too: one sample, counted once" in screen.screen(results, "first")
     results.plan("second").write_text("{")
     assert "one sample" not in screen.screen(results, "first"), "what is damaged elsewhere is left out"

@@ -105,11 +105,12 @@ def _reproduction(whole: StudyRuns, with_cells: Sequence[StudyRuns], runs: pd.Da
 
 
 def runs_of_others(studies: Sequence[StudyRuns]) -> str:
-    """Name the study or collection that has at least half of these runs too; empty if there is none.
+    """Name another collection that has at least half of the runs of a collection; empty if there is none.
 
-    Parts of a report's collection, and collections that it is part of, are no others. Two studies of the same runs are
-    one sample: they agree because of that, and the runs are counted once.
+    Two collections of the same runs are one sample: they agree because of that, and the runs are counted once.
     """
+    if not studies[-1].plan["includes"]:
+        return ""
     results, own = studies[-1].results, {study.name for study in studies}
     runs, most, other = set(runs_of(studies)["signature"]), 0, ""
     for name, of in known_collections(results).items():
