@@ -170,11 +170,11 @@ def test_power_of_a_table_and_of_two_numbers(tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "power needs one of STUDY, --from FILE.csv and --sd"),
+        ("", "power needs one of STUDY, --from FILE and --sd"),
         ("clip_range --sd 1", "power needs one of"),
         ("--sd 0.1", "--difference is missing"),
         ("--from none.csv --difference 1", "none.csv: No such file or directory"),
-        ("--from . --difference 1", "Is a directory"),
+        ("--from empty --difference 1", "FOLDER=empty holds no log of a run"),
         ("--from words.csv --difference 1", "has no column seed, score (there is arm): it needs arm, seed, score"),
         ("--from bad.csv --difference 1", "bad.csv, line 2: arm=a seed=0 score=high is not a run with a number"),
         ("--from twice.csv --difference 1", "twice.csv, line 3: arm=a seed=0 stands twice"),
@@ -186,6 +186,7 @@ def test_power_of_a_table_and_of_two_numbers(tmp_path, capsys) -> None:
     ],
 )
 def test_a_wrong_request_is_one_sentence(words, said, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "empty").mkdir()
     (tmp_path / "words.csv").write_text("arm\nx")
     (tmp_path / "bad.csv").write_text("arm,seed,score\na,0,high")
     (tmp_path / "twice.csv").write_text("arm,seed,score\na,0,1\na,0,2")
