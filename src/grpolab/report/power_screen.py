@@ -233,18 +233,19 @@ def _by_looks(noise: Noise, chance: float, hypotheses: int, looks: tuple[int, ..
     chance_K = power.chance_by_look(noise.difference / noise.paired_sd, hypotheses, looks)
     if chance_K[-1] >= chance:
         return str(looks[int(np.argmax(chance_K >= chance))])
-    single = power.seeds_needed(noise.difference, noise.paired_sd, chance, True, ALPHA / hypotheses)
+    single = power.seeds_needed(noise.difference, noise.paired_sd, chance, True, hypotheses)
     return f"> {looks[-1]} ({_or_more(single)})"
 
 
 def _seen(n: int, sd: float, chance: float, paired: bool) -> float:
     """Return the smallest true difference that a t-test of n seeds (of each arm) finds with this power."""
-    freedom, low, high = (n - 1) * (1 if paired else 2), 0.0, 2.0
-    while t_power(high, freedom) < chance:
+    freedom, low, high = power.degrees(n, paired), 0.0, 2.0
+    reach = power.student(freedom)
+    while t_power(high, freedom, reach) < chance:
         low, high = high, 2 * high
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if t_power(middle, freedom) >= chance else (middle, high)
+        low, high = (low, middle) if t_power(middle, freedom, reach) >= chance else (middle, high)
     return high * sd / float(np.sqrt(n))
 
 
