@@ -72,10 +72,7 @@ def believable_fall(run: Evidence) -> float:
 
 @rule
 def unclipped(run: Evidence) -> Finding | None:
-    """No clip acts on a reused batch, ratios leave the usual clip range, and the score fell.
-
-    If the run's updates are not kept, the quantity `ratio_max` says how far the ratio went.
-    """
+    """No clip acts on a reused batch, ratios (or `ratio_max`, kept of a run) leave the usual range, the score fell."""
     has_no_clip, largest_ratio = run.settings.get("kernel") == UNCLIPPED, run.numbers.get("ratio_max", np.nan)
     clips = [column(run.later, f"clip/{part}") for part in ("active", "outer", "capped")]
     is_idle = len(clips[0]) > 0 and not any(clip.any() for clip in clips)
@@ -146,10 +143,7 @@ def kl_explosion(run: Evidence) -> Finding | None:
 
 @rule
 def gradient_explosion(run: Evidence) -> Finding | None:
-    """The median gradient norm of the last fifth of the run is at least ten times that of the first fifth.
-
-    A hundred times if the reward rose, because a norm may grow with learning, but not so much.
-    """
+    """The gradient's median in the last fifth is ten times (reward rose: a hundred times) that in the first fifth."""
     norms, limit = run.values("grad_norm"), run.setting("max_grad_norm", np.inf)
     fifth = len(norms) // 5
     if fifth < 2 or not np.isfinite(norms).all():
@@ -289,10 +283,7 @@ def destroyed_policy(run: Evidence) -> Finding | None:
 
 
 def _is_destroyed(run: Evidence) -> bool:
-    """Return True if nearly all of the starting score was lost and the reward did not rise.
-
-    The symptoms of other causes can follow from that, so these are then less sure.
-    """
+    """Return True if nearly all of the score was lost and the reward did not rise: other symptoms may follow."""
     score = run.score[1]
     before, after = run.ends(REWARD)
     if not len(score) or after > before:

@@ -46,7 +46,6 @@ class Finding:
 
 
 def _find(confidence: str, *evidence: str, instead: tuple[str, ...] = (), side: str = "", **words: Any) -> Finding:
-    """Return what a rule found; sentences that are empty are left out."""
     return Finding(confidence, tuple(filter(None, evidence)), instead, side=side, words=words)
 
 

@@ -308,11 +308,7 @@ class Evidence:
 
     @cached_property
     def equal_groups(self) -> Floats:
-        """Share of groups with equal rewards, for each rollout step.
-
-        If it is not logged: 1 if all rewards of a step are equal (by their standard deviation, or their least and
-        largest), else 0. Empty if these are not logged either.
-        """
+        """Share of groups with equal rewards, by step; if not logged, 1 where all rewards of a step are equal."""
         if len(shares := self.values("zero_variance/share")):
             return shares
         if len(spread := self.values("reward/std")):

@@ -71,10 +71,7 @@ class FoundRun:
 
 
 def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun], list[str]]:
-    """Return the runs of a framework (None: of any) in folders or files, and sentences about what was left out.
-
-    Raises RequestError if a folder does not exist, or none holds a log.
-    """
+    """Return the runs of a framework (None: any) in folders or files, and what was left out. Raises RequestError."""
     runs, refused = [], list[str]()
     for log in join_charts(log for folder in dict.fromkeys(folders) for log in find_logs(folder)):
         try:
@@ -122,10 +119,7 @@ def find_only_run(framework: str | None, folder: str) -> Evidence:
 def make_study(
     results: Results, name: str, runs: Sequence[FoundRun], folders_of_arms: Arms, baseline: str | None
 ) -> tuple[StudyRuns, list[FoundRun], list[str]]:
-    """Return the study of these runs, the runs with their arm and seed in it, and sentences about the grouping.
-
-    Raises RequestError if they are of several frameworks, or `baseline` is no arm.
-    """
+    """Return the study of these runs, the runs with arm and seed, and how they were grouped. Raises RequestError."""
     frameworks = Counter(run.evidence.framework for run in runs)
     if len(frameworks) > 1:
         kinds = " and ".join(f"{framework} ({count(n, 'run')})" for framework, n in frameworks.items())

@@ -83,7 +83,6 @@ def examine(run: Evidence) -> Diagnosis:
 
 
 def _find_gaps(run: Evidence) -> Iterator[str]:
-    """Yield a sentence for each question that stays open because a metric is missing or not finite."""
     clipped = run.values("clip/active")
     is_explained = len(run.first_deviations) or len(run.deviations) or run.updates_per_batch == 1
     if len(clipped) and not clipped.max() > 0 and not is_explained:

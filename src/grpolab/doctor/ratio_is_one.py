@@ -53,7 +53,6 @@ def resynchronised_old_policy(run: Evidence) -> Finding | None:
 
 
 def _say_movement(run: Evidence) -> str:
-    """Say that the old log-probs ought to differ from the live ones."""
     sentence = f"the weights moved by up to {number(run.largest('weights/step_norm'))} (L2) in a rollout step"
     if (gap := run.largest("gap/sampler_trainer")) > ROUNDING:
         sentence += f"; the old log-probs are up to {number(gap)} nat away from the sampler's"
@@ -231,10 +230,7 @@ def _say_distance(run: Evidence) -> str:
 
 @rule
 def tiny_learning_rate(run: Evidence) -> Finding | None:
-    """Only the learning rate makes the steps small, and the ratio stayed near 1.
-
-    In a log without ratios, the rate must be tiny for any model.
-    """
+    """Only the learning rate makes steps small, the ratio stayed near 1; without ratios, it is tiny for any model."""
     rate = run.largest("learning_rate")
     if run.framework != "grpolab" and not len(run.deviations):
         rows = len(run.values("learning_rate"))

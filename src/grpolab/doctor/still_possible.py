@@ -52,7 +52,6 @@ def find_open(
 
 
 def _how_to_see(framework: str, metrics: Sequence[str], options: Mapping[str, str]) -> str:
-    """Return what to log: the first metric that the framework can log, else what to compute."""
     names: dict[str, str] = {}
     for theirs, ours in LOG_NAMES.get(framework, {}).items():
         names.setdefault(ours, theirs)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
-import shlex
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -45,7 +44,7 @@ from grpolab.readers.pairs import (
     OVERRIDE,
     Open,
     find_program_end,
-    follow_reference,
+    follow_references,
     read_flags,
     read_overrides,
     split_open,
@@ -104,7 +103,7 @@ class TableReader:
         """The loss's options, dotted, with the framework's defaults."""
         return dict(dotted(dict(OPTIONS[self.name][0])))
 
-    def read(self, file: ConfigFile) -> Given:
+    def read(self, file: ConfigFile, name: str) -> Given:
         """Return the framework's keys in a file. Raises RequestError if it has none that only this framework has."""
         notes = list[str]()
         if file.kind in ("yaml", "json", "toml"):
@@ -115,8 +114,7 @@ class TableReader:
                     f"defaults={shorten(pairs.pop('defaults', ''))}: the files that it names are not read, the"
                     f" defaults of {self.title} stand for what they set"
                 )
-            pairs = {key: follow_reference(value, pairs) for key, value in pairs.items()}
-            pairs = {key: Open(value) if "${" in str(value) else value for key, value in pairs.items()}
+            pairs = follow_references(pairs)
         elif file.kind == "python":
             pairs = self._read_python(file)
         else:
@@ -129,10 +127,7 @@ class TableReader:
         return Given(*split_open(pairs), notes)
 
     def has_evidence(self, keys: Collection[str], kind: str) -> bool:
-        """Return True if a file of a kind with these keys is the framework's.
-
-        A single sign that is one plain word is no evidence in a document, which has no program that was looked for.
-        """
+        """Return True if a file with these keys is the framework's. Of a document one sign alone is no evidence."""
         signs, carried = self.signs.intersection(keys), self.defaults.keys() & keys
         if kind in ("shell", "words", "python"):
             return bool(signs or carried)
@@ -160,10 +155,7 @@ class TableReader:
         """Return the flags and overrides of the first command that is a training of the framework."""
         command = find_training_command(file.text, self.is_training)
         if command is None and file.kind == "words":  # flags or overrides without a program
-            try:
-                command = shlex.split(file.text, comments=True), []
-            except ValueError as error:
-                raise file.refusal("is no list of words: a quotation mark is not closed") from error
+            command = file.split(), []
         if command is None:
             raise file.refusal(f"starts no training of {self.title}")
         words, notes = command
@@ -220,7 +212,7 @@ class TableReader:
         return "no effect" if any(fnmatch.fnmatchcase(name, each) for each in patterns) else "unknown"
 
     def _is_off(self, name: str, written: Mapping[str, Any]) -> bool:
-        """Return True if a key belongs to a part of the framework that a switch turns off."""
+        """Return True if a switch turns the key's part of the framework off."""
         return any(
             name.startswith(part) and name != switch and not written.get(switch, default)
             for part, (switch, default) in self.switches.items()
@@ -418,12 +410,10 @@ def _written(given: Given, key: str) -> Any:
 
 
 def _is_alone(values: Options) -> bool:
-    """Return True if groups have one completion, and the advantage is not the reward already."""
     return values.get("num_generations") == 1 and values.get("advantage_estimator") not in ("none", "given")
 
 
 def _typed(value: Any, default: Any) -> Any:
-    """Convert a text to the number or bool that the default's type asks for."""
     if isinstance(value, float) and value.is_integer() and type(default) is int:
         return int(value)
     if isinstance(value, str) and isinstance(default, bool | int | float):

@@ -47,10 +47,7 @@ class FoundLog:
 
 
 def find_logs(folder: str) -> Iterator[FoundLog]:
-    """Yield the logs in a folder, or the one log that a file is; of several checkpoints only the last one's log.
-
-    Raises RequestError if it does not exist, or holds too many files to search.
-    """
+    """Yield the logs in a folder, or the one that a file is; of checkpoints the last one's. Raises RequestError."""
     root = Path(folder)
     if not root.exists():
         raise RequestError(f"FOLDER={folder} is not there")
@@ -154,7 +151,6 @@ def group_runs(
 
 
 def _choose_arms(runs: Sequence[FoundLog], folders_of_arms: Mapping[str, Sequence[str]]) -> tuple[list[str], str]:
-    """Return the arm of each run, and a sentence about what decided it."""
     if folders_of_arms:
         arm_of = {folder: arm for arm, folders in folders_of_arms.items() for folder in folders}
         return [arm_of[run.folder] for run in runs], "as told by --arm"
@@ -188,7 +184,6 @@ def _name_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _seed_of(run: FoundLog) -> int | None:
-    """Return the seed in a run's config or, failing that, in its name; None if neither has one."""
     for key in sorted((key for key in run.config if SEED.search(key)), key=len):
         if str(run.config[key]).isdecimal():
             return int(run.config[key])

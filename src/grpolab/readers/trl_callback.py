@@ -158,17 +158,14 @@ def _minibatches(args: Any) -> int:
 
 
 def _rollout_step(args: Any, optimizer_steps: int) -> int:
-    """Return the rollout step, counted from 0, of the last of these optimiser steps."""
     return (optimizer_steps - 1) // (args.num_iterations * _minibatches(args))
 
 
 def _bytes_before(journal: Path, optimizer_step: int) -> int:
-    """Return the size of a journal up to an optimiser step; what is behind it is trained again."""
     return sum(len(line(row)) for row in Tail(journal).read() if row["optimizer_step"] < optimizer_step)
 
 
 def _as_written(value: Any) -> Any:
-    """Return a setting as YAML has it: what is no plain value as text."""
     return value if value is None or type(value) in (bool, int, float, str) else str(getattr(value, "value", value))
 
 
