@@ -54,6 +54,7 @@ SPEAKS: dict[str, list[tuple[Plan, str]]] = {  # rule -> studies that break it, 
     ],
     "seeds-of-two-uses": [
         (plan(FORMS, seeds=[0, 1, 1000]), "seeds=1000 are for tuning: a study's are below 900 or from 2000 on"),
+        (plan(FORMS, seeds=[1000], **A_BEATS_B), "seeds=1000 are for tuning: a study's are below 900 or from 2000 on"),
         (plan(FORMS, seeds=range(905)), "seeds=900, 901, 902 and 2 more choose regimes: a study's are below 900 or"),
         (plan(FORMS, seeds=[900, 0, 1], name="regimes"), "seeds=0, 1 do not choose regimes: 900 to 999 do"),
     ],
@@ -82,7 +83,7 @@ SILENT: dict[str, list[Plan]] = {  # rule -> studies that do not
     "reuse-costs-rollouts": [plan(MU)],
     "seeds-of-two-uses": [
         *(plan(FORMS, seeds=[0, 1, 2000]), plan(FORMS, seeds=[899])),
-        plan(FORMS, seeds=[900, 999], name="regimes"),
+        *(plan(FORMS, seeds=[900, 999], name="regimes"), plan(FORMS, seeds=[1000, 1001])),
     ],
     "no-look-yet": [plan(FORMS, seeds=3, looks=[3], **A_BEATS_B)],
     "too-few-evaluations": [plan(FORMS, SPARSE, hypotheses=[claim("a", "b", metric="clip/active")])],

@@ -73,8 +73,9 @@ def commit(root: Path) -> str:
 
 def write_down(said: dict[str, str], seeds: list[int] = FRESH, trained: set[int] | None = None) -> str:
     """Register with a margin of .02 everywhere."""
-    margins = {name: {"addition/healthy": 0.02} for name in said}
-    return register("clip_range", said, seeds, LOOKS, margins, trained or set(), [0, 1], "2026-11-22T18:00:00+00:00")
+    margins, kinds = {name: {"addition/healthy": 0.02} for name in said}, dict.fromkeys(said, "question")
+    time = "2026-11-22T18:00:00+00:00"
+    return register("clip_range", said, seeds, LOOKS, margins, kinds, trained or set(), [0, 1], time)
 
 
 def labelled(said: dict[str, str], commits: list[str | None], **columns: Any) -> tuple[str, str]:
@@ -120,6 +121,20 @@ def test_a_changed_hypothesis_is_not_the_one_that_was_registered(
     added = Hypothesis(**{**first.model_dump(), "id": "H_late"})
     late = hypothesis_texts(study.model_copy(update={"hypotheses": [*study.hypotheses, added]}), variants)
     assert find_registrations("clip_range", late).keys() == said.keys(), "added after its runs"
+
+
+def test_a_registration_keeps_the_kind_that_was_said_before_the_runs(
+    plan: Plan, said: dict[str, str], repository: Path
+) -> None:
+    """A question that is called a consequence after its data is still counted as the question that it was."""
+    assert set(json.loads(write_down(said))["kinds"].values()) == {"question"}
+    study, variants = study_of(plan), {cell.variant: cell.signature for cell in plan.variants}
+    later = [c.model_copy(update={"kind": "consequence", "because": "as everybody knew"}) for c in study.hypotheses]
+    texts = hypothesis_texts(study.model_copy(update={"hypotheses": later}), variants)
+    assert {entry["kind"] for entry in find_registrations("clip_range", texts).values()} == {"question"}
+    first = study.hypotheses[0].model_dump()
+    with pytest.raises(ValueError, match="kind=repetition needs its reason: because is missing"):
+        Hypothesis(**{**first, "kind": "repetition"})
 
 
 def test_what_the_page_says_is_no_part_of_a_registration(plan: Plan, said: dict[str, str], repository: Path) -> None:
@@ -212,7 +227,7 @@ def test_a_collection_registers_its_primary_hypotheses(repository: Path) -> None
     whole = plans("reference", seeds=FRESH[:5])[-1]
     assert list(whole.hypotheses) == whole.study.primary  # type: ignore[union-attr]
     margins: dict[str, dict[str, float | None]] = {name: {"addition": None} for name in whole.hypotheses}
-    register("reference", whole.hypotheses, FRESH[:5], [5], margins, set(), [], "t")
+    register("reference", whole.hypotheses, FRESH[:5], [5], margins, dict.fromkeys(margins, "question"), set(), [], "t")
     assert plans("reference", seeds=FRESH[:5])[-1].registered.keys() == set(whole.study.primary)  # type: ignore[union-attr]
     assert plans("reference", ["epsilon=0.1"], FRESH[:5])[-1].registered.keys() == set()
 

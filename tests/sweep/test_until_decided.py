@@ -179,7 +179,8 @@ def registry(tmp_path, monkeypatch):
 def enter(plan, seeds=FRESH, looks=None):
     """Register what it claims."""
     margins = {name: {"slow/sorting": 0.05, "fast/sorting": 0.05} for name in plan.hypotheses}
-    register(plan.study.name, plan.hypotheses, seeds, looks or plan.study.looks, margins, set(), [], "t")
+    kinds = dict.fromkeys(margins, "question")
+    register(plan.study.name, plan.hypotheses, seeds, looks or plan.study.looks, margins, kinds, set(), [], "t")
 
 
 @pytest.mark.usefixtures("registry")

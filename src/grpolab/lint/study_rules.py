@@ -191,7 +191,7 @@ def _find_misused_seeds(study: Study, seeds: set[int]) -> Iterator[str]:
             yield f"seeds={_list(others)} do not choose regimes: {choose.start} to {choose.stop - 1} do"
     elif mixed := seeds & set(choose):
         yield f"seeds={_list(mixed)} choose regimes: {allowed}"
-    if mixed := seeds & set(tune):
+    if (mixed := seeds & set(tune)) and (study.hypotheses or mixed != seeds):  # a grid of rates decides nothing
         yield f"seeds={_list(mixed)} are for tuning: {allowed}"
     if study.tuning and (others := set(study.tuning.seeds) - set(tune)):
         yield f"tuning.seeds={_list(others)} are not for tuning: it has {tune.start} to {tune.stop - 1}"

@@ -34,7 +34,7 @@ def register_study(plans: Sequence[Plan], results: Results, now: str) -> str:
         )
     trained = {c.settings.seed for c in cells if c.signature in kept or results.run(c.signature).is_dir()}
     chose = load(REGIMES)
-    fixed, explored = dict[str, dict[str, float | None]](), set[int]()
+    fixed, kinds, explored = dict[str, dict[str, float | None]](), dict[str, str](), set[int]()
     for part in whole.parts or [whole]:
         prefix = f"{part.study.name}." if whole.parts else ""
         # Margins are from what explored and from what chose the regimes: whatever of the study was trained there.
@@ -44,11 +44,12 @@ def register_study(plans: Sequence[Plan], results: Results, now: str) -> str:
         explored |= {int(seed) for seed in study.done["seed"]}
         for hypothesis in part.study.hypotheses if isinstance(part.study, Study) else ():
             of = margins(study, hypothesis.model_dump())
+            kinds[prefix + hypothesis.id] = ": ".join(filter(None, (hypothesis.kind, hypothesis.because)))
             fixed[prefix + hypothesis.id] = {place: None if isnan(margin) else margin for place, margin in of.items()}
     if lonely := [name for name in whole.hypotheses if not fixed[name]]:
         raise RequestError(
             f"{name} of study {whole.study.name} compares arms that no task has together: it could never be decided"
             for name in lonely
         )
-    rules = whole.seeds, whole.study.looks, fixed
+    rules = whole.seeds, whole.study.looks, fixed, kinds
     return register(whole.study.name, whole.hypotheses, *rules, trained, sorted(explored), now)

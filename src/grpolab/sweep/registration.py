@@ -20,7 +20,8 @@ from grpolab.vocabulary import CONFIRMATION_SEEDS, REGISTRY
 
 # The fields of a study that decide its hypotheses.
 _RULES = {"name", "overrides", "factors", "compare", "baseline", "skip", "primary_metric", "stability"}
-PAGE = {"tested", "also"}  # fields of a hypothesis that only its page shows
+# Fields of a hypothesis that its hash leaves out: what only its page shows, and its kind, which the line has beside it.
+PAGE = {"tested", "also", "kind", "because"}
 Margins = Mapping[str, Mapping[str, float | None]]  # hypothesis -> place (levels and task) -> margin
 
 
@@ -35,9 +36,10 @@ def hypothesis_texts(study: Study, variants: Mapping[str, str]) -> dict[str, str
 
 
 def find_registrations(name: str, texts_now: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return for each hypothesis the newest `line` that registers this text, with its `seeds`, `looks` and `margins`.
+    """Return for each hypothesis the newest `line` that registers this text, with what it says of the hypothesis.
 
-    `name` is the study or collection. Hypotheses without such a line are left out.
+    That is `seeds`, `looks`, `margins` and `kind` (with its reason; None in lines of before it was kept). `name` is the
+    study or collection. Hypotheses without such a line are left out.
     """
     file, known = project_root() / REGISTRY, dict[str, dict[str, Any]]()
     for number, text in enumerate(file.read_text().splitlines() if file.is_file() else (), start=1):
@@ -51,6 +53,7 @@ def find_registrations(name: str, texts_now: Mapping[str, str]) -> dict[str, dic
             rules = line["seeds"], line["looks"], line["margins"][hypothesis]
             if digest == _digest(texts_now.get(hypothesis), *rules):
                 known[hypothesis] = {"line": text, **dict(zip(("seeds", "looks", "margins"), rules, strict=True))}
+                known[hypothesis]["kind"] = line.get("kinds", {}).get(hypothesis)
     return known
 
 
@@ -65,14 +68,16 @@ def register(
     seeds: Sequence[int],
     looks: Sequence[int],
     margins: Margins,
+    kinds: Mapping[str, str],
     trained: set[int],
     explored: Sequence[int],
     time: str,
 ) -> str:
     """Append the hypotheses of a study or collection with the seeds that will decide them, and return the line.
 
-    `trained` are seeds that have runs, `explored` those that the margins come from. Raises RequestError if there is no
-    hypothesis or no new one, a seed was used before, or there are fewer seeds than the last look needs.
+    `kinds`: the kind of each hypothesis with its reason. `trained` are seeds that have runs, `explored` those that the
+    margins come from. Raises RequestError if there is no hypothesis or no new one, a seed was used before, or there
+    are fewer seeds than the last look needs.
     """
     problems = []
     if not texts_now:
@@ -102,6 +107,7 @@ def register(
         "looks": list(looks),
         "explored": list(explored),
         "margins": {claim: dict(margins[claim]) for claim in texts_now},
+        "kinds": {claim: kinds[claim] for claim in texts_now},
         "hypotheses": {claim: _digest(text, seeds, looks, margins[claim]) for claim, text in texts_now.items()},
     }
     text = json.dumps(line)

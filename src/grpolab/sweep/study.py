@@ -81,6 +81,11 @@ class Hypothesis(Part):
         " that knows both shows both. Not registered either.",
     )
     source: str = Field(min_length=1, description="The paper or person that claims it.")
+    kind: Literal["question", "consequence", "repetition"] = Field(
+        default="question",
+        description="question: open before the runs; consequence: near certain beforehand; repetition: asks again.",
+    )
+    because: str = Field(default="", description="Why it is a consequence or a repetition.")
     metric: str = Field(description="A name of the vocabulary, or a stability quantity of the report.")
     contrast: Contrast | None = Field(default=None, description="Two arms by seed, or one against 0.")
     trend: Annotated[list[Name], Different] | None = Field(
@@ -316,6 +321,8 @@ def _find_misfits(claim: Hypothesis) -> list[str]:
     beyond = f"beyond={claim.beyond:g} is not allowed"
     margin = f"margin={claim.margin} is not allowed"
     rules = [
+        (claim.kind != "question" and not claim.because, f"kind={claim.kind} needs its reason: because is missing"),
+        (claim.kind == "question" and claim.because != "", "because is not allowed with kind=question"),
         (claim.contrast is not None and arms[1:] == arms[:1], f"contrast compares {arms[0]} with itself"),
         (len(arms) < 2 and (logarithmic or label), f"{one_arm} compares two arms: contrast.minus is missing"),
         (label and claim.trend is not None, f"metric={metric} is a label of runs: a trend needs a number"),
