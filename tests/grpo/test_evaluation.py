@@ -82,6 +82,15 @@ def test_prompts_that_begin_alike_are_computed_once_and_each_item_keeps_its_scor
     assert alone().scores_I == pytest.approx([scores_I[7]], rel=1e-4, abs=0)
 
 
+def test_pass_at_k_is_exact_where_one_answer_is_right() -> None:
+    evaluate = evaluator_of(*taught({"name": "addition", "digits": 2}), items=50)
+    found = replace(evaluate, samples=64)()
+    assert {name: found.metrics[name] for name in evaluate().metrics} == evaluate().metrics, "nothing else changes"
+    assert found.metrics.keys() - evaluate().metrics.keys() == {f"eval/pass_at_{k}" for k in (4, 16, 64)}
+    missed_I = 1 - np.array(found.scores_I)
+    assert found.metrics["eval/pass_at_16"] == pytest.approx(1 - np.mean(missed_I**16))
+
+
 def test_sampled_evaluation_where_many_answers_are_right() -> None:
     evaluate = evaluator_of(*taught(FILLER), items=16, samples=8)
     found = evaluate()

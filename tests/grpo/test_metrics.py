@@ -35,7 +35,8 @@ def test_the_page_of_metrics_is_what_the_vocabulary_says() -> None:
     assert {line.count("|") for line in rows} == {3, 5}, "a | within a cell would end it"
     of_others = {"eval/reward"}  # in logs of other programs alone
     evaluations = {name for name, metric in meanings.METRICS.items() if metric.kind == "evaluation"} - of_others
-    assert evaluations == {*vocabulary.EXACT_EVALUATION, *vocabulary.SAMPLED_EVALUATION}
+    passes = {f"eval/pass_at_{k}" for k in vocabulary.PASS_AT}
+    assert evaluations - passes == {*vocabulary.EXACT_EVALUATION, *vocabulary.SAMPLED_EVALUATION}
 
 
 def update_of(level: str = "token", **changes: Any) -> UpdateTensors:

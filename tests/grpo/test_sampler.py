@@ -120,6 +120,16 @@ def test_inverse_cdf_draws_from_the_distribution() -> None:
     assert stats.chisquare(counts[possible_V], expected, sum_check=False).pvalue > 1e-3
 
 
+def test_the_whole_numbers_of_a_gpu_choose_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    log_probs_NV = (4 * torch.randn(2000, 300, generator=torch.Generator().manual_seed(0))).log_softmax(-1)
+    log_probs_NV[0, 1:] = -torch.inf
+    uniforms_N = torch.from_numpy(seeds.uniforms(0, "rollout", np.arange(2000)))
+    uniforms_N[:3] = torch.tensor([1 - 2.0**-53, 0.0, 1 - 2.0**-53], dtype=torch.double)
+    expected_N = inverse_cdf(log_probs_NV, uniforms_N)
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    assert inverse_cdf(log_probs_NV, uniforms_N).equal(expected_N)
+
+
 def test_end_ends_and_what_follows_is_padding() -> None:
     policy = scaled_policy(0.0)  # so that noise chooses tokens by name
     V, end, pad = len(policy.tokenizer), policy.end, policy.pad

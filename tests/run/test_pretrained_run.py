@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from tiny import pretrained, records, run_folder, tiny_settings
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.grpo.loading import character_tokenizer
@@ -58,3 +61,24 @@ def test_jsonl_prompts_with_a_chat_template(folder: Path, results: Results, tmp_
     outcome = run(settings, results)
     assert outcome["outcome"] == "completed", outcome["error"]
     assert set(outcome["final"]) == set(SAMPLED_EVALUATION)
+
+
+class Deterministic(TorchDispatchMode):
+    """Refuses what `torch.use_deterministic_algorithms` refuses on a GPU, as far as a run could call it."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.__name__.split(".")[0]
+        refused = name in ("histc", "median", "kthvalue", "put_", "nll_loss_forward") or (
+            name == "cumsum" and args[0].is_floating_point()
+        )
+        assert not refused, f"a deterministic GPU has no {name} of {args[0].dtype}"
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_run_on_a_gpu_asks_for_nothing_that_is_not_deterministic(
+    folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    with Deterministic():
+        outcome = run(tiny_settings(model=pretrained(folder), warm_start={"max_steps": 2}, num_minibatches=2), results)
+    assert outcome["outcome"] == "completed", outcome["error"]

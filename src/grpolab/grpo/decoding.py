@@ -32,8 +32,11 @@ def sampling_noise(seed: int, purpose: str, step: int, prompts: int, samples: in
 def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     """Choose the token at which the cumulative probability passes the uniform number, shape (B,)."""
     # In float64, so that logits that differ by rounding choose the same token; one of probability 0 is never chosen.
-    cumulative_BV = log_probs_BV.double().exp().cumsum(-1)
-    threshold_B1 = uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:])
+    shares_BV = log_probs_BV.double().exp()
+    if not shares_BV.is_cpu:  # a GPU adds floats up in no fixed order; whole numbers of 2^-52 have one sum in any
+        shares_BV = (shares_BV * 2.0**52).long()
+    cumulative_BV = shares_BV.cumsum(-1)
+    threshold_B1 = (uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:].double())).to(cumulative_BV.dtype)
     token_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)
     return token_B.clamp(
         max=log_probs_BV.shape[1] - 1

@@ -19,6 +19,7 @@ from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rewards import Score
 from grpolab.tasks.base import Example, Task
+from grpolab.vocabulary import PASS_AT
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates the policy's current weights. `samples`, `length` and `seed` matter only if answers are sampled."""
+    """Evaluates the policy's current weights, pass@k to k = `samples`. `length`, `seed`: only if it samples."""
 
     policy: Policy
     task: Task
@@ -91,7 +92,9 @@ class Evaluator:
         expected_I, greedy_I = (torch.cat(pieces) for pieces in batches)  # in the order of the texts
         expected_I[self._order_I] = expected_I.clone()
         expected, greedy = expected_I.mean().item(), greedy_I.double().mean().item()
-        return Evaluation({"eval/accuracy_expected": expected, "eval/accuracy_greedy": greedy}, expected_I.tolist())
+        metrics = {"eval/accuracy_expected": expected, "eval/accuracy_greedy": greedy}
+        passes = {f"eval/pass_at_{k}": (1 - (1 - expected_I) ** k).mean().item() for k in PASS_AT if k <= self.samples}
+        return Evaluation(metrics | passes, expected_I.tolist())
 
     def _sampled(self) -> Evaluation:
         """Score `samples` completions of each item; every evaluation of a seed samples with the same noise."""

@@ -28,7 +28,7 @@ class EvaluationSettings(Settings):
     every: Count = setting("Rollout steps between evaluations; also before the first and after the last.")
     items: Count = setting("Evaluation prompts.")
     batch_size: Count = setting("Prompts in one forward.")
-    samples: Count = setting("Completions per prompt where many answers are right (pass@k's k).")
+    samples: Count = setting("Largest k of pass@k; where many answers are right, completions drawn for each prompt.")
 
 
 class DiagnosticsSettings(Settings):
