@@ -226,7 +226,8 @@ def test_wrong_requests_are_one_sentence(
     assert said.count("\n") == 1
 
 
-def test_mlflow_params_are_the_config(tmp_path: Path, undrawn: None) -> None:
+@pytest.mark.usefixtures("undrawn", "tracked_results")
+def test_mlflow_params_are_the_config(tmp_path: Path) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 

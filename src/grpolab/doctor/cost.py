@@ -11,7 +11,17 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from grpolab.doctor import breakdown
+from grpolab.doctor.breakdown import (
+    CELL_RATIO,
+    ENTROPY_HALVED,
+    GRADIENT_GROWTH,
+    KL_FAR,
+    KL_HUGE,
+    LONGER,
+    MUST_BE_FINITE,
+    SPREAD_GONE,
+    find_new_references,
+)
 from grpolab.doctor.causes import Finding
 from grpolab.doctor.contradictions import find_contradictions
 from grpolab.doctor.evidence import MOST, REWARD, TRUNCATED, Evidence, pieces
@@ -45,7 +55,7 @@ def _equal_groups(run: Evidence) -> pd.Series:
     if len(shares := _rows(run, EQUAL)):
         return shares
     if len(spread := _rows(run, "reward/std")):
-        return spread <= breakdown.SPREAD_GONE * run.ends("reward/std")[0]
+        return spread <= SPREAD_GONE * run.ends("reward/std")[0]
     least, most = (_rows(run, f"reward/{end}") for end in ("min", "max"))
     return least == most if len(least) == len(most) else NOWHERE
 
@@ -54,12 +64,12 @@ def _cut_off(run: Evidence) -> pd.Series:
     """Return the share of cut off completions; where few are, or it is not logged, whether they are far longer."""
     if (shares := _rows(run, "truncation/share")).max() > TRUNCATED:
         return shares
-    long = _rows(run, "length/mean") > breakdown.LONGER * run.ends("length/mean")[0]
+    long = _rows(run, "length/mean") > LONGER * run.ends("length/mean")[0]
     return long if long.any() else _whole(run)
 
 
 def _entropy_gone(run: Evidence) -> pd.Series:
-    part = breakdown.ENTROPY_HALVED if run.setting("entropy_coef") < 0 else Thresholds.entropy_ratio
+    part = ENTROPY_HALVED if run.setting("entropy_coef") < 0 else Thresholds.entropy_ratio
     return _rows(run, ENTROPY) < part * run.ends(ENTROPY)[0]
 
 
@@ -70,18 +80,18 @@ def _gap(factor: float, run: Evidence) -> pd.Series:
 
 def _grown(run: Evidence) -> pd.Series:
     norms = run.values("grad_norm")
-    return _rows(run, "grad_norm") > breakdown.GRADIENT_GROWTH * np.median(norms[: len(norms) // 5])
+    return _rows(run, "grad_norm") > GRADIENT_GROWTH * np.median(norms[: len(norms) // 5])
 
 
 def _other_reference(run: Evidence) -> pd.Series:
     """Return the rows since the KL to the reference fell."""
     values = _rows(run, "kl_ref/k3")
-    return pd.Series(np.arange(len(values)) >= breakdown.find_new_references(run)[0], values.index)
+    return pd.Series(np.arange(len(values)) >= find_new_references(run)[0], values.index)
 
 
 def _odd(run: Evidence) -> pd.Series:
     """Return in which rollout steps a number is not finite; in none if the run only ended so."""
-    odd = {step for name in breakdown.MUST_BE_FINITE for step in run.not_finite.get(name, ())}
+    odd = {step for name in MUST_BE_FINITE for step in run.not_finite.get(name, ())}
     steps = _whole(run).index
     return pd.Series(steps.isin(odd), index=steps)
 
@@ -108,10 +118,10 @@ CONCERNED: dict[str, Concerned] = {
     **dict.fromkeys(("constant_reward", "starving_variance"), _equal_groups),
     "tiny_epsilon": lambda run: _rows(run, "clip/active_nz"),
     **dict.fromkeys(("unclipped", "destroyed_policy"), _lost),
-    "kl_overflow": lambda run: _rows(run, "kl_ref/k3") > breakdown.KL_HUGE,
-    "kl_explosion": lambda run: _rows(run, "kl_ref/k3") > breakdown.KL_FAR,
+    "kl_overflow": lambda run: _rows(run, "kl_ref/k3") > KL_HUGE,
+    "kl_explosion": lambda run: _rows(run, "kl_ref/k3") > KL_FAR,
     "gradient_explosion": _grown,
-    "unbounded_cell": lambda run: _rows(run, "ratio/token_max_neg") > breakdown.CELL_RATIO,
+    "unbounded_cell": lambda run: _rows(run, "ratio/token_max_neg") > CELL_RATIO,
     "entropy_explosion": lambda run: _rows(run, ENTROPY) > Thresholds.entropy_explosion * run.ends(ENTROPY)[0],
     "entropy_collapse": _entropy_gone,
     "growing_sampler_gap": lambda run: _gap(1.0, run),

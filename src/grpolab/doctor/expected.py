@@ -1,9 +1,8 @@
 """Compare a run's clip fraction, entropy, KL and length with those of healthy runs with the same objective.
 
-`make_expected.py` makes the table of them. A run outside of a band is no finding: the sentence says what would explain
-it. What the clip fraction depends on most is in the table's keys; the learning rate is not: with each doubling of it,
-a token ratio's share at 0.2 grew 1.3 to 1.9 times (medians of a task's runs), which the band holds, and GSPO's hardly
-changed, because any step that moves the policy leaves a range of 3e-4.
+`make_expected.py` makes their table. A run outside of a band is no finding: the sentence says what would explain it.
+The learning rate is no key of the table: with each doubling of it, a token ratio's share at 0.2 grew 1.3 to 1.9 times
+(medians of a task's runs), which the band holds, and GSPO's hardly changed: any step leaves a range of 3e-4.
 """
 
 from __future__ import annotations

@@ -68,10 +68,10 @@ def read_run(folder: Path) -> Evidence:
 
 
 def _read_seconds(folder: Path) -> float:
+    times = list[Any]()
     with suppress(Damaged):  # `read_result` says so of a run that has ended
         times = [line.get("seconds/elapsed") for line in read_lines(folder / TIMING)]
-        return max((time for time in times if isinstance(time, int | float)), default=np.nan)
-    return np.nan
+    return max((time for time in times if isinstance(time, int | float)), default=np.nan)
 
 
 def _describe_state(folder: Path, outcome: Mapping[str, Any] | None, rollouts: int, is_damaged: bool) -> str:

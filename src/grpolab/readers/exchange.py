@@ -135,8 +135,13 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     kinds = {key: reader.kind_of(key, given) for key in dict(dotted({**given.options, **given.open}))}
     unknown = [f"{key}{near_matches(key, options)}" for key, kind in kinds.items() if kind == "unknown"]
     has_none = f"{TITLES[name]} has no such key: {', '.join(unknown)}" if unknown else ""
+    counts = Counter(kinds.values())
+    words = ", ".join(f"{counts[kind]} {kind}" for kind in ("carried", "not carried", "no effect", "unknown"))
+    better = f" (where all are: {given.whole})" if given.whole else ""
+    still_open = f"; without a value in the file: {len(given.open)}{better}" if given.open else ""
+    said = f"keys of the file: {len(kinds)} ({words}{still_open})"
     defaults = list(reader.explain_defaults(given, options))
-    return Converted(options, overrides, compose(overrides), _count_keys(kinds, given), has_none, left_out, defaults)
+    return Converted(options, overrides, compose(overrides), said, has_none, left_out, defaults)
 
 
 def find_deciding(name: str, options: Options) -> dict[str, set[str]]:
@@ -191,15 +196,6 @@ def find_caveats(given: Given, converted: Converted) -> tuple[tuple[str, float] 
     )
     rates = {key: given.options.get(key) for key in deciding.get("learning_rate", ()) if is_flat}
     return next(((key, float(rate)) for key, rate in rates.items() if isinstance(rate, int | float)), None), is_open
-
-
-def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
-    """Say how many keys a file has, what became of them, and what would say the values that it leaves open."""
-    counts = Counter(kinds.values())
-    words = ", ".join(f"{counts[kind]} {kind}" for kind in ("carried", "not carried", "no effect", "unknown"))
-    better = f" (where all are: {given.whole})" if given.whole else ""
-    still_open = f"; without a value in the file: {len(given.open)}{better}" if given.open else ""
-    return f"keys of the file: {len(kinds)} ({words}{still_open})"
 
 
 def _override(value: Any) -> str:

@@ -97,8 +97,7 @@ def load_config(path: str) -> ConfigFile:
     if place.is_dir():  # MLflow has a file for each parameter
         params = {file.name: read_text(str(file)) for file in sorted(place.iterdir())[:MOST_PARAMS] if file.is_file()}
         return ConfigFile(str(place), "json", json.dumps(params))
-    suffix = place.suffix
-    if suffix in PICKLES:
+    if (suffix := place.suffix) in PICKLES:
         raise RequestError(
             f"{path} is a pickle, and reading one can run whatever is in it: give a .json of it, which"
             " json.dumps(torch.load(FILE, weights_only=False).to_dict(), default=str) writes where it is trusted"

@@ -130,12 +130,12 @@ class _Collector:
     def add(self, rows: Iterable[LoggedRow]) -> None:
         """Keep the known numbers of the rows that are about training, or about an evaluation."""
         for row in rows:
+            if "train_runtime" in row:  # the summary at the end of TRL's log
+                continue
             numbers = {}
             for name, written in row.items():
                 if (metric := log_names.known(name)) and (value := log_names.number(written)) is not None:
                     numbers[metric] = value
-            if "train_runtime" in row:  # the summary at the end of TRL's log
-                continue
             if not log_names.TELLING.isdisjoint(numbers):
                 self.rows.append(numbers)
                 continue

@@ -40,8 +40,7 @@ def find_program_end(words: Sequence[str]) -> int:
 
 def read_flags(words: Iterable[str]) -> dict[str, Any]:
     """Return `--key value ..` and `--key=value` with values as YAML reads them; the last of a repeated key counts."""
-    texts: dict[str, list[str]] = {}
-    name = ""
+    texts, name = dict[str, list[str]](), ""
     for word in words:
         text: str | None = word
         if match := FLAG.fullmatch(word):

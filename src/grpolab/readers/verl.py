@@ -17,9 +17,9 @@ from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_
 from grpolab.identity import dotted
 from grpolab.readers import verl_keys as keys
 from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shorten
-from grpolab.readers.verl_files import EASY_DEFAULTS, EASY_WORDS, RENAMED, rename_keys
+from grpolab.readers.verl_files import EASY_DEFAULTS, EASY_WORDS, rename_keys
 from grpolab.readers.verl_files import read as read
-from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS
+from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS, RENAMED
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings

@@ -17,26 +17,13 @@ from grpolab.readers import verl_keys as keys
 from grpolab.readers.given import ConfigFile, Given, Options, describe_other, parse_document, shorten
 from grpolab.readers.pairs import OVERRIDE, Open, find_program_end, follow_references, read_overrides, split_open
 from grpolab.readers.shell import find_training_command
-from grpolab.readers.verl_keys import ACTOR, ALGORITHM
+from grpolab.readers.verl_keys import ACTOR, ALGORITHM, RENAMED
 
 _EASY = keys.TABLE["easyr1"]  # EasyR1's keys and words of values -> verl's
 EASY_WORDS: dict[str, str] = _EASY["words"]
 SECTION = "worker."  # what EasyR1's files have, and verl's do not
-# Whose defaults stand -> those that differ from verl's, and the ones of the KL. EasyR1's commands name a base config,
-# mostly that of its examples.
-_CODE: Options = {keys.PROMPTS: 512, f"{ACTOR}clip_ratio_high": 0.3, keys.ESTIMATOR: "grpo"}
-CODE, EXAMPLES = "EasyR1's code", "EasyR1's examples/config.yaml"
-EASY_DEFAULTS: dict[str, Options] = {
-    CODE: {**_CODE, keys.KL_REWARD: True},
-    EXAMPLES: {
-        **_CODE, keys.MINI: 128, keys.GROUP: 5, "data.max_response_length": 2048, keys.KL_LOSS: True,
-        f"{ACTOR}kl_loss_coef": 0.01,
-    },
-}  # fmt: skip
-OF_THE_KL: dict[str, Options] = {
-    CODE: {"disable_kl": False, "use_kl_loss": False, "kl_coef": 0.001, "kl_penalty": "kl"},
-    EXAMPLES: {"disable_kl": False, "use_kl_loss": True, "kl_coef": 0.01, "kl_penalty": "low_var_kl"},
-}
+EASY_DEFAULTS: dict[str, Options] = _EASY["defaults"]
+CODE, EXAMPLES = EASY_DEFAULTS
 
 SECTIONS = ("actor_rollout_ref.", "algorithm.", "data.", "critic.", "reward_model.", SECTION, "trainer.")
 # What only its trainer of RL has: keys, and programs.
@@ -46,17 +33,6 @@ PROGRAM = re.compile(r"\b(main_ppo\w*|main_dapo|fully_async_main|recipe\.\w+\.ma
 # The base configs of verl's own whose values are known here.
 OWN_BASES = [f"{part}ppo_{kind}trainer" for part in ("", "fully_async_", "one_step_off_") for kind in ("", "megatron_")]
 PRINTED = re.compile(r"\{\s*'actor_rollout_ref'\s*:.*\}", re.DOTALL)
-# Keys of forks and of other versions -> what they are called now.
-RENAMED = {
-    f"{ACTOR}optim.grad_clip": f"{ACTOR}optim.clip_grad",
-    f"{ACTOR}optim.warmup_style": f"{ACTOR}optim.lr_scheduler_type",
-    f"{ACTOR}optim.lr_decay_style": f"{ACTOR}optim.lr_scheduler_type",
-    **{f"{ACTOR}{name}": f"{ACTOR}policy_loss.{name}" for name in ("loss_mode", "clip_cov_ratio", "ppo_kl_coef")},
-    **{f"{ACTOR}{name}": f"{ACTOR}policy_loss.{name}" for name in ("clip_cov_lb", "clip_cov_ub")},
-    **{f"{ACTOR}policy_loss.{name}": f"{ACTOR}{name}" for name in ("tau_pos", "tau_neg")},
-    "reward_model.overlong_buffer.enable": "reward.reward_kwargs.overlong_buffer_cfg.enable",
-    "reward_model.reward_kwargs.overlong_buffer_cfg.enable": "reward.reward_kwargs.overlong_buffer_cfg.enable",
-}
 
 
 def read(file: ConfigFile, name: str) -> Given:
@@ -138,9 +114,9 @@ def _translate_easy(named: Options) -> tuple[Options, str, str]:
         options[theirs] = words.get(value, value) if isinstance(value, str) else value
     base = options.pop("config", None)
     fork = EXAMPLES if str(base).endswith("examples/config.yaml") else CODE
-    given = {part: options.pop(f"{ALGORITHM}{part}") for part in OF_THE_KL[fork] if f"{ALGORITHM}{part}" in options}
+    given = {part: options.pop(f"{ALGORITHM}{part}") for part in _EASY["kl"][fork] if f"{ALGORITHM}{part}" in options}
     if given:
-        kl = OF_THE_KL[fork] | given
+        kl = _EASY["kl"][fork] | given
         is_on = kl["disable_kl"] is not True
         options |= {keys.KL_LOSS: is_on and kl["use_kl_loss"], keys.KL_REWARD: is_on and not kl["use_kl_loss"]}
         in_loss, in_reward = (f"{ACTOR}kl_loss_coef", keys.KL_TYPE), (keys.KL_COEF, f"{ALGORITHM}kl_penalty")

@@ -36,15 +36,8 @@ WORDS |= {section: {"*"} for section in TABLE["known_sections"].split()}
 ESTIMATORS: dict[str, tuple[str, str | None, str | None]] = TABLE["estimators"]
 NOT_CARRIED: dict[str, str] = TABLE["not_carried"]
 NOT_READ: dict[str, tuple[list[Any], str]] = TABLE["not_read"]
-
-# Keys of forks for the answers to a prompt, which rollout.n multiplies -> whose they are.
-FORKS_GROUP = {
-    "actor_rollout_ref.rollout.n_agent": "Search-R1",
-    "env.rollout.n": "verl-agent",
-    "es_manager.train.group_size": "RAGEN",
-    "data.n_samples": "PRIME",
-    "agent_grpo.n": "DeepResearcher",
-}
+FORKS_GROUP: dict[str, str] = TABLE["forks_group"]
+RENAMED: dict[str, str] = TABLE["renamed"]
 # Nobody writes all of these keys by hand, so a file with them is a config that Hydra has written.
 WRITTEN_OUT = {
     f"{ACTOR}{name}" for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "ppo_epochs", "loss_agg_mode")
@@ -54,8 +47,5 @@ WRITTEN_OUT = {
 NEWEST, FIRST_OF_TODAY = 9, 4  # 0.9 and 0.4
 WHOLE_MEANS = 7  # since 0.7 token means are over the whole minibatch instead of each micro-batch
 EARLY = {f"{ACTOR}entropy_coeff": 0.001}
-ONLY_EARLY = (  # keys that 0.4 has no longer
-    f"{ACTOR}fsdp_config.grad_offload", "critic.model.fsdp_config.grad_offload", "actor_rollout_ref.ref.param_offload",
-    "trainer.val_generations_to_log_to_wandb",
-)  # fmt: skip
+ONLY_EARLY: list[str] = TABLE["only_early"].split()  # keys that 0.4 has no longer
 SINCE_TODAY = (AVERAGE, KL_REWARD, BY_STD, *(f"{ACTOR}clip_ratio_{part}" for part in ("low", "high", "c")))
