@@ -175,8 +175,11 @@ def _tables(runs: Sequence[FoundRun], metric: str) -> dict[str, pd.DataFrame]:
         evaluations = pd.DataFrame(rows, columns=["rollout_step", REWARD, "signature"]).astype({REWARD: float})
     else:
         evaluations = join("evaluations").dropna(subset=[metric])
-    outcomes = pd.DataFrame([{"signature": run.signature, "outcome": run.outcome} for run in runs])
-    return tables | {"evaluations": evaluations, "outcomes": outcomes.assign(evaluation_items=np.nan, hardware=None)}
+    ends = [{"signature": run.signature, "outcome": run.outcome, "rollout_steps": run.last_step} for run in runs]
+    return tables | {
+        "evaluations": evaluations,
+        "outcomes": pd.DataFrame(ends).assign(evaluation_items=np.nan, hardware=None),
+    }
 
 
 def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:

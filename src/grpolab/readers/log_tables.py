@@ -8,7 +8,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def _text_tables(lines: Sequence[str]) -> Iterator[Table]:
     """
     rows: list[list[str]] = []
     separator = ""
-    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+    for line, below in pairwise([*lines, ""]):
         if rows and separator in line:
             rows += [] if _is_rule(line) else [_cells(line, separator)]
         elif rows:
