@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from grpolab.report.statistics.intervals import CONFIDENCE, Interval, share_interval, t_interval
-from grpolab.report.statistics.looks import ALPHA
+from grpolab.report.statistics.looks import ALPHA, t_power
 
 FLIPPED_SEEDS = 24  # for up to so many seeds all signs are tried; 30 would be 2**30 sums
 EXACT_LEVELS = 7  # for up to so many levels all orders are tried; beyond, the normal approximation
@@ -248,17 +248,12 @@ def _page_by_seed(values_STL: NDArray) -> float:
     return float(min(1.0, 2 * min(chance_K[: observed + 1].sum(), chance_K[observed:].sum())))
 
 
-def detectable_difference(error: float, freedom: float, alpha: float = ALPHA) -> float:
-    """Return the true difference that a two-sided t-test detects with probability POWER, given its standard error."""
+def detectable_difference(error: float, freedom: float, alpha: float = ALPHA, power: float = POWER) -> float:
+    """Return the true difference that a two-sided t-test detects with this power, given its standard error."""
     from scipy import optimize
 
-    # Observed over true standard deviation of normal values, at K equally likely points: three digits of power.
-    spread_K = np.sqrt(2 * special.gammaincinv(freedom / 2, (np.arange(1000) + 0.5) / 1000) / freedom)
-    reach_K = -special.stdtrit(freedom, alpha / 2) * spread_K
-
     def surplus(shift: float) -> float:
-        """Return P(p < alpha) minus POWER if the true effect is `shift` standard errors."""
-        return float(np.mean(special.ndtr(shift - reach_K) + special.ndtr(-shift - reach_K))) - POWER
+        return t_power(shift, freedom, alpha) - power
 
     farthest = 2.0
     while surplus(farthest) < 0:
