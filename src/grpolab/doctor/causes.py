@@ -81,10 +81,19 @@ class Cause:
         return replace(finding, cause=self.name, says=says, remedy=translate_advice(run.framework, remedy))
 
 
-def read_table() -> tuple[dict[str, Cause], dict[str, Cause], dict[str, dict[str, Any]]]:
-    """Return, of `causes.yaml`, what can be wrong and what is normal, by name, and its other tables."""
+@dataclass(frozen=True)
+class Symptom:
+    """A question that people ask, and the causes that answer it."""
+
+    question: str
+    causes: tuple[Cause, ...]
+
+
+def read_table() -> tuple[list[Symptom], dict[str, dict[str, Any]]]:
+    """Return the symptoms of `causes.yaml` (the last one holds what is normal), and its other tables by name."""
     text = Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8")
     table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     others = {name: table.pop(name) for name in ("needed", "still_possible", "to_log")}
-    *wrong, normal = ({name: Cause(name, said) for name, said in one["causes"].items()} for one in table.values())
-    return {name: cause for causes in wrong for name, cause in causes.items()}, normal, others
+    return [
+        Symptom(one["question"], tuple(Cause(*of) for of in one["causes"].items())) for one in table.values()
+    ], others

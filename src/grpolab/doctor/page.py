@@ -25,7 +25,8 @@ from grpolab.meanings import METRICS
 from grpolab.readers.logs import read_log
 from grpolab.report.text import count, listing, number
 
-CAUSES, NORMAL, TABLES = read_table()
+(*SYMPTOMS, NORMAL), TABLES = read_table()
+CAUSES = {cause.name: cause for symptom in SYMPTOMS for cause in symptom.causes}
 WIDTH = 110
 MOST_NAMED = 5
 # Causes that say what happened to a run and not why.
@@ -83,7 +84,7 @@ def examine(run: Evidence) -> Diagnosis:
         run=run.run,
         state=run.state,
         findings=findings,
-        notes=find(NORMAL.values()),
+        notes=find(NORMAL.causes),
         readings=run.readings,
         unknown=(*_find_gaps(run), *run.unknown),
         lost=run.lost,
