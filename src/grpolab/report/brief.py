@@ -61,7 +61,9 @@ def _count_verdicts(claims: Sequence[Claim]) -> str:
         parts += [f"{begun('; '.join(filter(None, counted)))}. {meaning}"] if found else []
     late = [claim for claim in claims if claim.is_finding and claim.kind != QUESTION and not claim.kind_is_registered]
     if late:
-        parts.append(f"Which {len(late)} are no questions was said after their runs, with reasons (table of verdicts).")
+        parts.append(
+            f"That {len(late)} of these are no questions was said after their runs (reasons: table of verdicts)."
+        )
     return " ".join(parts) or "No hypothesis was tested."
 
 
@@ -215,7 +217,8 @@ def _rates_and_margins(tested: Sequence[Claim]) -> Iterator[str]:
     questions = [claim.question for claim in tested if claim.question]
     one, own = (sum(question.rates == rates for question in questions) for rates in (ONE_RATE, OWN_RATES))
     if one:
-        yield f"**Learning rates:** {one} hypotheses compare arms at one; {own} each arm at its own, found by tuning."
+        tuned = f"; {own} compare each arm at its own, found by tuning" if own else ""
+        yield f"**Learning rates:** {one} of the hypotheses compare all arms at one{tuned}."
     default = [q for q in questions if q.last_margin and q.hypothesis["margin"] is None]
     margins = [margin for q in default for margin in q.margin_T if np.isfinite(margin)]
     shares = [share for q in default for share in q.last_margin.values() if np.isfinite(share)]
