@@ -11,6 +11,7 @@ import pandas as pd
 
 from grpolab.quantities import GAINS
 from grpolab.report.claims import VERDICTS, VOID, Claim
+from grpolab.report.effects import SMALL
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.provenance import compute, damaged, runs_of
@@ -59,11 +60,8 @@ def _count_verdicts(claims: Sequence[Claim]) -> str:
         found = [claim for claim in claims if claim.is_finding and claim.label == label]
         counted = [_tally(*words, [claim for claim in found if claim.kind == kind]) for kind, words in KINDS.items()]
         parts += [f"{begun('; '.join(filter(None, counted)))}. {meaning}"] if found else []
-    late = [claim for claim in claims if claim.is_finding and claim.kind != QUESTION and not claim.kind_is_registered]
-    if late:
-        parts.append(
-            f"That {len(late)} of these are no questions was said after their runs (reasons: table of verdicts)."
-        )
+    if any(claim.is_finding and claim.kind != QUESTION and not claim.kind_is_registered for claim in claims):
+        parts.append("What is no question was called so after its runs, with reasons (table of verdicts).")
     return " ".join(parts) or "No hypothesis was tested."
 
 
@@ -88,16 +86,18 @@ def _axis(study: StudyRuns, claims: Sequence[Claim], every: Sequence[Claim]) -> 
         key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.kind != QUESTION, claim.p),
     )
     mixed = len({claim.label for claim in claims if claim.is_finding}) > 1
+    undecided = [claim for claim in claims if claim.verdict == INCONCLUSIVE]
+    elsewhere = {claim.name: claim for claim in undecided if claim.n and any(_elsewhere(claim, every))}
     lines = [
         "".join([_sentence(claim, mixed), *(f"\n    - {text}" for text in _elsewhere(claim, every))])
-        for claim in decided[:MOST_SAID]
+        for claim in (*decided[:MOST_SAID], *elsewhere.values())
     ]
     rest = [(_says(claim), "; ".join([claim.found, *_elsewhere(claim, every)])) for claim in decided[MOST_SAID:]]
     if rest:
         lines.append(f"decided too: {'; '.join(f'{says} ({found})' for says, found in rest)}")
     if not lines:
         lines = [f"a check, no finding: {claim.sentence}" for claim in claims if claim.id == "placebo"]
-    if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
+    if open_ := [_says(claim) for claim in undecided if claim.name not in elsewhere]:
         more_open = f"; and {len(open_) - MOST_OPEN} more" if len(open_) > MOST_OPEN else ""
         lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{more_open}")
     if void := [f"{_says(claim)} ({claim.flags[0]})" for claim in claims if claim.verdict == VOID]:
@@ -190,7 +190,7 @@ def _accuracies(study: StudyRuns) -> Iterator[str]:
 def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[str]:
     """Write what must not be concluded, the limits, and the cost."""
     disagree = [c for c in claims if c.is_finding and c.disagreement < 0.05]
-    small = [c for c in claims if "smaller than the margin" in c.flags]
+    small = [c for c in claims if SMALL in c.found]
     no = ["what is not decided may still differ; shown to be too small to matter is only what is `negligible`"]
     no += [f"where tasks disagree ({count(len(disagree), 'claim')}), no mean speaks for them"] if disagree else []
     no += [f"real, and smaller than the margin: {count(len(small), 'difference')}"] if small else []
