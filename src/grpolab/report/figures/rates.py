@@ -129,6 +129,9 @@ def draw_workable_rates(study: StudyRuns) -> Drawing:
                 found = workable_band(gains_XS.index.to_numpy(dtype=float), gains_XS.to_numpy())
             _draw_rate_band(bars, y, found, look.colour)
             sheet.record(found._asdict() | {"metric": "band"}, **labels)
+        if not any(series["facet"] == task and series["x"] for series in sheet.numbers if "x" in series):
+            sheet.write_lack(curve, "no run has a result yet", facet=task)
+            curve.set_yticks([])
         sheet.name_rows(bars, list(lines))
         rates = sorted(part[RATE].unique())
         for panel in (curve, bars):
