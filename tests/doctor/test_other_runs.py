@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,6 +91,20 @@ def test_names_tell_where_no_config_does(tmp_path: Path) -> None:
     assert sorted(study.cells["seed"].unique()) == [1, 2, 3]
 
 
+def test_power_takes_folders_of_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, words = write_runs(tmp_path / "runs"), ["--difference", "0.05", "--results", str(tmp_path / "results")]
+    assert main(["power", "--from", str(folder), *words]) == 0
+    paired, unpaired = capsys.readouterr().out.splitlines()[3:5]
+    assert paired.split()[:4] == ["beta=0.04", "3", "+0.200", "0.050"]
+    assert "paired" in paired  # the same noise in both arms: two seeds are enough
+    assert "unpaired" in unpaired
+    shutil.rmtree(folder)
+    for file in write_runs(tmp_path / "runs").glob("*/args.json"):  # one seed for all says that nothing is paired
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": 42}))
+    assert main(["power", "--from", str(folder), *words]) == 0
+    assert "which are not paired" in capsys.readouterr().out
+
+
 def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path, undrawn: None) -> None:
     for folder, level in (("a", 0.1), ("b", 0.3)):
         for number in range(3):
@@ -172,15 +187,16 @@ def test_wandb_folder_with_values_and_a_log_half_written(tmp_path: Path) -> None
     assert any("half written" in gap for gap in find_gaps(runs))
 
 
-def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path) -> None:
-    write_runs(tmp_path)
+def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path, undrawn: None) -> None:
+    root = write_runs(tmp_path / "runs")
     ill = rows(0.1, 1)
     ill[-1]["grad_norm"] = float("nan")
-    (tmp_path / "beta0_seed1" / "trainer_state.json").write_text(json.dumps({"log_history": ill}))
-    found, _ = find_runs("trl", [str(tmp_path)])
+    (root / "beta0_seed1" / "trainer_state.json").write_text(json.dumps({"log_history": ill}))
+    found, _ = find_runs("trl", [str(root)])
     study, *_ = make_study(Results(tmp_path), "x", found, {}, None)
     cells = study.cells
     assert cells.loc[cells["outcome"] == "diverged", ["arm", "seed"]].values.tolist() == [["beta=0.0", 1]]
+    assert report(tmp_path, "--from", "trl", root)[0] == 0, "its end is marked in the page"
 
 
 def test_noise_is_no_collapse_and_a_fall_is(tmp_path: Path, undrawn: None) -> None:
@@ -226,7 +242,8 @@ def test_wrong_requests_are_one_sentence(
     assert said.count("\n") == 1
 
 
-def test_mlflow_params_are_the_config(tmp_path: Path, undrawn: None) -> None:
+@pytest.mark.usefixtures("undrawn", "tracked_results")
+def test_mlflow_params_are_the_config(tmp_path: Path) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 
