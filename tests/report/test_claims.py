@@ -161,7 +161,7 @@ def test_a_look_that_stops_at_a_seed_which_was_not_asked_of_every_arm_says_so(st
     entry = {"seeds": list(range(10)), "looks": [5, 10, 15, 20], "margins": {}, "line": LINE}
     asked = study.cells[(study.cells["seed"] < 5) | (study.cells["arm"] == "symmetric")]
     (claim,) = asking(dataclasses.replace(study, cells=asked), {}, registered={"H0": entry})
-    assert "; no look goes past seed 5, of which not every arm was asked for" in claim.sentence
+    assert "; the plan stopped before seed 5: not every arm was asked for" in claim.sentence
     assert "has no value of it" not in claim.sentence
 
 

@@ -286,11 +286,9 @@ def test_the_first_page_says_what_carried(cross):
     gone = {("other", "1M/48")}
     decided = [dataclasses.replace(c, seeds=0) if (c.id, c.where) in gone else c for c in decided]
     assert (
-        "  - **carried** over parameters and tokens: Without clipping, accuracy is lower (supported at all 5)\n"
-        "  - **not everywhere**: It rises: supported at 0.13M/4, 0.13M/11, 0.13M/48; inconclusive at 1M/11; not trained"
-        " at 1M/48\n"
+        "  - **carried** over parameters and tokens: Without clipping, accuracy is lower, at one learning rate"
+        " (supported at all 5)\n  - **not everywhere**: It rises, at one learning rate: supported at 0.13M/4, 0.13M/11,"
+        " 0.13M/48; inconclusive at 1M/11; not trained at 1M/48\n"
     ) in brief.screen([study], decided)
     undecided = [dataclasses.replace(claim, verdict=INCONCLUSIVE) for claim in decided]
-    assert "  - not decided anywhere: Without clipping, accuracy is lower; It rises\n" in brief.screen(
-        [study], undecided
-    )
+    assert "  - not decided anywhere: Without clipping, accuracy is lower, at one" in brief.screen([study], undecided)

@@ -63,7 +63,13 @@ def test_a_collection_is_one_report_with_claims_first(whole):
     path, said = whole
     text = path.read_text()
     order = [
-        *("# both", "Whole?", "exploratory: 2 hypotheses", "- **clip_range**", "- **num_iterations**"),
+        *(
+            "# both",
+            "Whole?",
+            "Of 2 questions 2 inconclusive. Exploratory:",
+            "- **clip_range**",
+            "- **num_iterations**",
+        ),
         *("**Not to be concluded:**", "**Compute:**", "## The studies, a page each", "## Provenance"),
         *("## What is missing", "## Verdicts", "## Checks"),
     ]
@@ -86,7 +92,7 @@ def test_a_collection_is_one_report_with_claims_first(whole):
     assert "Student's t, of shares Wilson's" in page_of
     assert "student's" not in page_of  # a name keeps its capital within a sentence
     assert said[0] == "figure 1/3: clip_range F1"
-    assert said[-1].startswith("\nexploratory: 2 hypotheses")
+    assert said[-1].startswith("\nOf 2 questions 2 inconclusive.")
     assert "**" not in said[-1]
 
 
@@ -97,9 +103,9 @@ def test_every_verdict_has_its_sentence_and_the_screen_is_the_same_without_drawi
     assert sentence in whole[0].read_text()
     assert main(["report", "both", "--brief", "--results", str(results.root)]) == 0
     screen = capsys.readouterr().out
-    assert screen.startswith("Whole?\n\nexploratory: 2 hypotheses, 2 inconclusive.")
+    assert screen.startswith("Whole?\n\nOf 2 questions 2 inconclusive. Exploratory:")
     scores = "symmetric (baseline) 0.501, clip_higher 0.497, no_clip 0.106"
-    open_ = "Without clipping, accuracy is lower"
+    open_ = "Without clipping, accuracy is lower, at one learning rate"
     for line in (
         f"  - not decided: {open_} (healthy); {open_} (stressed)\n",
         f"  - final accuracy (addition, stressed): {scores}",
@@ -113,18 +119,26 @@ def test_every_verdict_has_its_sentence_and_the_screen_is_the_same_without_drawi
 def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_path):
     """Words of the page alone: verdict and numbers stay; and what each arm's own rate says stands beside it."""
     (claim,) = report_results.HYPOTHESES
-    words = {"tested": "Without clipping, it ends lower.", "also": "clip_tuned.H6"}
+    words = {"tested": "Without clipping, it ends lower.", "also": ["clip_tuned.H6"]}
     plain, said = (write_study(tmp_path / n, hypotheses=[claim | of], seeds=5) for n, of in (("a", {}), ("b", words)))
     write_study(tmp_path / "b", "clip_tuned", seeds=5)
     whole_of(said, "both", ["clip_range", "clip_tuned"])
     before, after, both = load(plain, "clip_range"), load(said, "clip_range"), load(said, "both")
     assert [c.verdict for c in claims.decide(before)] == [c.verdict for c in claims.decide(after)] != []
     screen = brief.screen(after, claims.decide(after))
-    assert "Without clipping, it ends lower (stressed): accuracy `symmetric` -> `no_clip`: 0.5" in screen
+    assert (
+        "Without clipping, it ends lower, at one learning rate (stressed): accuracy `symmetric` -> `no_clip`: 0.5"
+        in screen
+    )
     assert claim["says"].rstrip(".") not in screen
-    assert "each arm at its own learning rate: " not in screen
+    assert "clip_tuned" not in screen
     beside = brief.screen(both, claims.decide(both))
-    assert re.search(r"ends lower \(stressed\).*; each arm at its own learning rate: supported, -0\.", beside)
+    assert re.search(r"ends lower, .*\n    - in `clip_tuned`: supported, addition -0\.", beside)
+    both[1].plan["tuned"] = [{"study": "rates"}]
+    beside = brief.screen(both, claims.decide(both))
+    assert "    - each arm at its own learning rate (`clip_tuned`): supported, addition -0." in beside
+    alone = brief.screen(after, claims.decide(after), claims.decide_elsewhere(said, after))
+    assert "    - in `clip_tuned`: supported, addition -0." in alone
     text = page.write(said, "clip_range").read_text()
     assert f"- clip_range H6: {claim['says']}" in text.split("## Verdicts")[1].split("As registered")[1]
     assert "As registered" not in page.write(plain, "clip_range").read_text()
@@ -136,10 +150,8 @@ def test_a_void_hypothesis_is_named_with_its_reason(tmp_path):
     studies = load(write_study(tmp_path, hypotheses=hypotheses, seeds=5), "clip_range")
     screen = brief.screen(studies, claims.decide(studies))
     assert "2 void" in screen
-    line = (
-        "  - void, for nothing can be told apart: Without clipping, accuracy is lower (healthy) (its condition fails in"
-    )
-    assert line in screen
+    said = "Without clipping, accuracy is lower, at one learning rate (healthy)"
+    assert f"  - void, for nothing can be told apart: {said} (its condition fails in" in screen
 
 
 def test_provenance_says_how_to_make_it_again(whole, tmp_path):

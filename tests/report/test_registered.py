@@ -142,7 +142,7 @@ def test_what_the_page_says_is_no_part_of_a_registration(plan: Plan, said: dict[
     write_down(said)
     study, commit_of = study_of(plan), commit(repository)
     variants = {cell.variant: cell.signature for cell in plan.variants}
-    mended = [claim.model_copy(update={"tested": "It is lower.", "also": "other.H"}) for claim in study.hypotheses]
+    mended = [claim.model_copy(update={"tested": "It is lower.", "also": ["other.H"]}) for claim in study.hypotheses]
     changed = study.model_copy(update={"hypotheses": mended})
     assert hypothesis_texts(changed, variants) == said
     assert labelled(hypothesis_texts(changed, variants), [commit_of]) == (CONFIRMATORY, "")
@@ -160,7 +160,7 @@ def test_the_committed_outcome_says_what_the_study_files_say() -> None:
     hypotheses = {name: [claim.model_dump() for claim in study.hypotheses] for name, study in studies.items()}
     assert hypotheses == {name: committed[name]["hypotheses"] for name in hypotheses}
     named = {f"{name}.{claim['id']}" for name, of in hypotheses.items() for claim in of}
-    assert {claim["also"] for of in hypotheses.values() for claim in of} - {""} <= named
+    assert {also for of in hypotheses.values() for claim in of for also in claim["also"]} <= named
     registered_now = {name: plans(name, seeds=FRESH[:1])[-1].registered for name in ("claims", "reference", "scale")}
     assert registered_now == {name: committed[name]["registered"] for name in registered_now}
 

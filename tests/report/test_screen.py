@@ -14,7 +14,7 @@ from grpolab.paths import Results
 from grpolab.report import brief, export, load, page, screen
 from grpolab.report import registered as labels
 from grpolab.report.brief import strip_markdown
-from grpolab.report.claims import decide
+from grpolab.report.claims import decide, decide_elsewhere
 from grpolab.report.plans import outcome_at
 
 ROOT = Path(__file__).parents[2]
@@ -153,8 +153,10 @@ QUICK = ("reference", "clip_range", "loss_form")
 def test_a_committed_screen_is_what_this_program_computes(name):
     kept = json.loads((COMMITTED.reference / "screens" / f"{name}.json").read_text())
     assert kept["state"] == screen.committed_state(COMMITTED), "`grpolab export-reference` writes the screens too"
-    studies = load.load(outcome_at(COMMITTED.reference), name)
-    text = strip_markdown(f"{studies[-1].plan['question']}\n\n{brief.screen(studies, decide(studies))}")
+    alone = outcome_at(COMMITTED.reference)
+    studies = load.load(alone, name)
+    elsewhere = decide_elsewhere(alone, studies)
+    text = strip_markdown(f"{studies[-1].plan['question']}\n\n{brief.screen(studies, decide(studies), elsewhere)}")
     assert kept["text"] == text
 
 

@@ -9,7 +9,7 @@ from report_results import FACTORS, cells_of, write_run, write_study
 
 from grpolab.quantities import Thresholds
 from grpolab.report.load import load
-from grpolab.report.measures import stability_table
+from grpolab.report.measures import completions_to_reach, stability_table
 from grpolab.report.stability import drawdown, final_score, gradient_spikes, has_collapsed, jitter, run_quantities
 from grpolab.report.stability import mechanism_quantities as mechanism
 from grpolab.report.statistics.intervals import sd_interval, worst_mean
@@ -159,3 +159,10 @@ def test_the_worst_fifth_is_one_run_at_least():
     assert worst_mean([0.5, 0.1, 0.9]) == 0.1
     assert worst_mean(np.arange(10)) == 0.5
     assert np.isnan(worst_mean([]))
+
+
+def test_rollouts_to_an_accuracy_are_read_off_straight_lines_between_evaluations() -> None:
+    """The first time that the score is there; a run that begins there needs none, one that never is has no number."""
+    completions_E, scores_E = np.array([0.0, 100.0, 200.0, 300.0]), np.array([0.3, 0.5, 0.4, 0.6])
+    reached = [completions_to_reach(completions_E, scores_E, goal) for goal in (0.3, 0.4, 0.5, 0.55, 0.7)]
+    assert reached == pytest.approx([0.0, 50.0, 100.0, 275.0, np.nan], nan_ok=True)

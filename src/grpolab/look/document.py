@@ -261,6 +261,7 @@ def _number(value: Any) -> float | None:
 
 _FIELDS = (
     *("study", "id", "says", "registered", "source", "metric", "where", "contrast", "verdict", "found", "label", "why"),
+    *("word", "kind", "because", "rollouts"),
     *("n", "seeds", "size", "effect", "low", "high", "p", "adjusted_p", "q", "flags", "sentence"),
 )
 
@@ -285,7 +286,8 @@ _CURVES = {
 def _claim(claim: Claim) -> Document:
     """Return a claim with what decided it: the difference of each seed in each task."""
     document = {name: getattr(claim, name) for name in _FIELDS}
-    document |= {name: strip_markdown(document[name]) for name in ("says", "registered", "size", "sentence")}
+    texts = ("says", "registered", "size", "rollouts", "sentence")
+    document |= {name: strip_markdown(document[name]) for name in texts}
     document["curve"] = claim.metric if claim.metric in METRICS else _CURVES.get(claim.metric, "")
     question = claim.question
     if question is None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+import numpy as np
 import pandas as pd
 
 from grpolab.quantities import GAINS
@@ -13,24 +14,32 @@ from grpolab.report.claims import VERDICTS, VOID, Claim
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.provenance import compute, damaged, runs_of
+from grpolab.report.questions import CONSEQUENCE, ONE_RATE, OWN_RATES, QUESTION, REPETITION
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
-from grpolab.report.text import count, listing, number, spans
+from grpolab.report.text import begun, count, listing, number, spans
+from grpolab.vocabulary import MARGIN_OF_GAIN
 
+KINDS = {
+    QUESTION: ("question", ""),
+    CONSEQUENCE: ("consequence", " (near certain before the runs)"),
+    REPETITION: ("repetition", " (of a hypothesis that was asked already)"),
+}
 DECIDED = (SUPPORTED, OPPOSITE, NEGLIGIBLE)
 NO_SEED = "not trained"
 FOUND = (*VERDICTS, NO_SEED)
 MOST_SAID, MOST_OPEN = 3, 2  # claims of an axis; the page of its study has them all
 
 
-def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> str:
+def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim], elsewhere: Sequence[Claim] = ()) -> str:
     """Write one screen of Markdown: every axis of the question, what not to conclude, the limits, the compute.
 
-    Axes are the studies that have a title or, if none has one, all studies.
+    Axes are the studies that have a title or, if none has one, all studies. `elsewhere`: claims of other studies that
+    ask the same as some of these.
     """
     with_cells = [study for study in studies if len(study.cells)]
     titled = [study for study in with_cells if study.plan.get("title")]
-    axes = [_axis(study, claims) for study in titled or with_cells]
+    axes = [_axis(study, claims, [*claims, *elsewhere]) for study in titled or with_cells]
     return "\n\n".join([_count_verdicts(claims), "\n".join(axes), "\n\n".join(_limits(studies, claims))])
 
 
@@ -40,38 +49,50 @@ def strip_markdown(text: str) -> str:
 
 
 def _count_verdicts(claims: Sequence[Claim]) -> str:
-    """Count the verdicts, separately those that were registered before their runs."""
+    """Count the verdicts by kind, separately those that were registered before their runs."""
     means = {
         CONFIRMATORY: "Confirmatory: registered before their runs.",
         EXPLORATORY: "Exploratory: not registered before their runs; a reason to test it, not a result.",
     }
-    parts, notes = list[str](), list[str]()
+    parts = list[str]()
     for label, meaning in means.items():
-        words = Counter(claim.verdict for claim in claims if claim.is_finding and claim.label == label)
-        if n := words.total():
-            tally = ", ".join(f"{words[verdict]} {verdict}" for verdict in VERDICTS if words[verdict])
-            parts.append(f"{label}: {n:,} {'hypothesis' if n == 1 else 'hypotheses'}, {tally}")
-            notes.append(meaning)
-    return f"{'; '.join(parts)}. {' '.join(notes)}" if parts else "No hypothesis was tested."
+        found = [claim for claim in claims if claim.is_finding and claim.label == label]
+        counted = [_tally(*words, [claim for claim in found if claim.kind == kind]) for kind, words in KINDS.items()]
+        parts += [f"{begun('; '.join(filter(None, counted)))}. {meaning}"] if found else []
+    late = [claim for claim in claims if claim.is_finding and claim.kind != QUESTION and not claim.kind_is_registered]
+    if late:
+        parts.append(f"Which {len(late)} are no questions was said after their runs, with reasons (table of verdicts).")
+    return " ".join(parts) or "No hypothesis was tested."
 
 
-def _axis(study: StudyRuns, every: Sequence[Claim]) -> str:
-    """Write the answers of one study: its decided claims, those about accuracy first; the open ones; accuracies.
+def _tally(noun: str, meaning: str, claims: Sequence[Claim]) -> str:
+    """Write `of 5 questions 3 supported, 2 negligible`; empty without claims."""
+    found = Counter(claim.verdict for claim in claims)
+    tally = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+    return f"of {count(len(claims), noun)}{meaning} {tally}" if claims else ""
 
-    Of a study with several scales it says how far each claim carries. `every`: the claims of all studies.
+
+def _axis(study: StudyRuns, claims: Sequence[Claim], every: Sequence[Claim]) -> str:
+    """Write the answers of one study: its decided claims, questions about accuracy first; the open ones; accuracies.
+
+    Of a study with several scales it says how far each claim carries. `every`: claims that may ask the same elsewhere.
     """
-    claims = [claim for claim in every if claim.study == study.name]
+    claims = [claim for claim in claims if claim.study == study.name]
     head = f"- **{study.plan.get('title') or study.name}**"
     if carried := _carried(study, claims):
         return "\n".join([head, *(f"  - {line}" for line in carried)])
     decided = sorted(
         (claim for claim in claims if claim.verdict in DECIDED),
-        key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.p),
+        key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.kind != QUESTION, claim.p),
     )
     mixed = len({claim.label for claim in claims if claim.is_finding}) > 1
-    lines = [_sentence(claim, mixed) + _at_own_rates(claim, every) for claim in decided[:MOST_SAID]]
-    if more := [f"{_says(claim)} ({claim.found}{_at_own_rates(claim, every)})" for claim in decided[MOST_SAID:]]:
-        lines.append(f"decided too: {'; '.join(more)}")
+    lines = [
+        "".join([_sentence(claim, mixed), *(f"\n    - {text}" for text in _elsewhere(claim, every))])
+        for claim in decided[:MOST_SAID]
+    ]
+    rest = [(_says(claim), "; ".join([claim.found, *_elsewhere(claim, every)])) for claim in decided[MOST_SAID:]]
+    if rest:
+        lines.append(f"decided too: {'; '.join(f'{says} ({found})' for says, found in rest)}")
     if not lines:
         lines = [f"a check, no finding: {claim.sentence}" for claim in claims if claim.id == "placebo"]
     if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
@@ -113,15 +134,30 @@ def _says(claim: Claim) -> str:
 
 
 def _sentence(claim: Claim, mixed: bool) -> str:
-    """Write `supported: says: size (seeds)`; with the label if a study has confirmatory and exploratory claims."""
-    label = f", {claim.label}" if mixed else ""
-    return f"**{claim.found}**{label}: {_says(claim)}: {claim.short} ({count(claim.n, 'seed')})"
+    """Write `supported: says: size; rollouts (seeds)`, with its kind and, if a study has both, its label."""
+    marks = [claim.label] if mixed else []
+    marks += [claim.kind] if claim.kind != QUESTION else []
+    is_small = claim.verdict == NEGLIGIBLE or bool(claim.question and claim.question.is_equality)
+    size = "; ".join(filter(None, (claim.short, "" if is_small else claim.rollouts)))
+    return f"{', '.join([f'**{claim.found}**', *marks])}: {_says(claim)}: {size} ({count(claim.n, 'seed')})"
 
 
-def _at_own_rates(claim: Claim, every: Sequence[Claim]) -> str:
-    """Write the verdict on the same question asked with a separate learning rate for each arm."""
-    found = [f"{c.found}, {c.short.rpartition('; ')[2]}" for c in every if f"{c.study}.{c.id}" == claim.also]
-    return "".join(f"; each arm at its own learning rate: {text}" for text in found)
+def _elsewhere(claim: Claim, every: Sequence[Claim]) -> Iterator[str]:
+    """Write the verdicts on the same question with a learning rate of each arm's own, and on other tasks."""
+    for name in claim.also:
+        asked = [other for other in every if other.name == name and other.is_finding]
+        asked = [other for other in asked if other.where == claim.where] or asked
+        study, own = f"`{name.partition('.')[0]}`", any(c.question and c.question.rates == OWN_RATES for c in asked)
+        place = f"{OWN_RATES} ({study})" if own else f"in {study}"
+        if len(asked) == 1:
+            found = [asked[0].found, *(f"{task.task} {task.text}" for task in asked[0].tasks)]
+            yield f"{place}: {', '.join(found)}"
+        elif asked:
+            at = {verdict: [c.where for c in asked if c.verdict == verdict] for verdict in VERDICTS}
+            whole = {
+                verdict: f"all {len(of)}" if len(of) == len(asked) else ", ".join(of) for verdict, of in at.items()
+            }
+            yield f"{place}: {'; '.join(f'{verdict} at {of}' for verdict, of in whole.items() if of)}"
 
 
 def _accuracies(study: StudyRuns) -> Iterator[str]:
@@ -157,6 +193,7 @@ def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[s
     no += [f"where tasks disagree ({count(len(disagree), 'claim')}), no mean speaks for them"] if disagree else []
     no += [f"real, and smaller than the margin: {count(len(small), 'difference')}"] if small else []
     yield f"**Not to be concluded:** {'; '.join(no)}."
+    yield from _rates_and_margins([claim for claim in claims if claim.is_finding])
     yield from _looks(studies[-1].plan.get("looks") or LOOKS, [claim for claim in claims if claim.is_finding])
     if damage := damaged(studies):
         yield f"**Damaged and left out:** {damage}."
@@ -171,6 +208,23 @@ def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[s
         yield f"**Not trained yet:** {listing(waiting, 30)}."
     if len(runs):
         yield f"**Compute:** {compute(runs)}."
+
+
+def _rates_and_margins(tested: Sequence[Claim]) -> Iterator[str]:
+    """Say which verdicts rest on one learning rate, and what the margin of a score is in accuracy and in rollouts."""
+    questions = [claim.question for claim in tested if claim.question]
+    one, own = (sum(question.rates == rates for question in questions) for rates in (ONE_RATE, OWN_RATES))
+    if one:
+        yield f"**Learning rates:** {one} hypotheses compare arms at one; {own} each arm at its own, found by tuning."
+    default = [q for q in questions if q.last_margin and q.hypothesis["margin"] is None]
+    margins = [margin for q in default for margin in q.margin_T if np.isfinite(margin)]
+    shares = [share for q in default for share in q.last_margin.values() if np.isfinite(share)]
+    if margins and shares:
+        yield (
+            f"**Margin** of a score: {MARGIN_OF_GAIN:g} of what the baseline gains; {number(min(margins))} to"
+            f" {number(max(margins))} of accuracy, for which it needs its last {min(shares):.0%} to"
+            f" {max(shares):.0%} of rollouts."
+        )
 
 
 def _looks(looks: Sequence[int], tested: Sequence[Claim]) -> Iterator[str]:

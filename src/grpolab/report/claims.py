@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from grpolab.paths import Results
 from grpolab.report import effects
 from grpolab.report.effects import FEWEST_VALUES, Decision, TaskEffect
 from grpolab.report.journals import kind_of_cpu
-from grpolab.report.load import StudyRuns
-from grpolab.report.questions import Question, ask
+from grpolab.report.load import StudyRuns, load
+from grpolab.report.plans import also, find_elsewhere
+from grpolab.report.questions import QUESTION, Question, ask
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, NEGLIGIBLE, OPPOSITE, SUPPORTED, LookTests
@@ -48,7 +50,10 @@ class Claim:
     id: str
     says: str  # what was tested
     registered: str = ""  # the words of the study file and its registration, where they differ from `says`
-    also: str = ""  # the claim (`study.id`) that asks the same with a learning rate for each arm
+    also: tuple[str, ...] = ()  # the claims (`study.id`) that ask the same elsewhere
+    kind: str = QUESTION  # or a consequence, or a repetition
+    because: str = ""  # the reason why it is no question
+    kind_is_registered: bool = False  # it was said before the runs
     source: str
     metric: str
     where: str = ""
@@ -61,6 +66,7 @@ class Claim:
     seeds: int
     size: str  # for a score, first the accuracies: the second arm's -> the first one's, and both arms' start
     short: str = NONE  # the same without the intervals of single tasks
+    rollouts: str = ""  # those to the same accuracy
     effect: float = np.nan
     low: float = np.nan
     high: float = np.nan
@@ -73,6 +79,16 @@ class Claim:
     flags: tuple[str, ...] = ()
     sentence: str
     question: Question | None = None  # the numbers behind it; None of a placebo pair
+
+    @property
+    def name(self) -> str:
+        return f"{self.study}.{self.id}"
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word or two: `supported in part` where not each task shows it by itself."""
+        is_whole = self.found == self.verdict or self.found.startswith(f"{self.verdict} on each task")
+        return self.verdict if is_whole else f"{self.verdict} in part"
 
     @property
     def is_finding(self) -> bool:
@@ -105,6 +121,14 @@ def decide(studies: Sequence[StudyRuns]) -> list[Claim]:
     for n, q in zip(tested, benjamini_hochberg([decided[n].q for n in tested]), strict=True):
         decided[n] = replace(decided[n], q=float(q))
     return decided
+
+
+def decide_elsewhere(results: Results, studies: Sequence[StudyRuns]) -> list[Claim]:
+    """Decide the hypotheses of other studies that ask the same as one of these (`also`), if their runs are known."""
+    plans = [study.plan for study in studies]
+    wanted = {name for plan in plans for hypothesis in plan.get("hypotheses", []) for name in also(hypothesis)}
+    decided = [claim for other in find_elsewhere(results, plans) for claim in decide(load(results, other))]
+    return [claim for claim in decided if claim.name in wanted]
 
 
 def note_on_labels(study: StudyRuns, claims: Sequence[Claim]) -> str:
@@ -199,17 +223,21 @@ def _write(question: Question, decision: Decision) -> Claim:
         short = f"tau {size}"
     flags = tuple(effects.flags(question, decision, low, high))
     label, why = (CHECK, "") if hypothesis["by_construction"] else (question.label, question.why)
-    found = effects.verdict_by_task(decision.verdict, tasks, disagreement < ALPHA)
-    tested = hypothesis.get("tested")  # plans of older programs have none
+    found = effects.verdict_by_task(question, decision.verdict, tasks, disagreement < ALPHA)
+    rollouts = effects.rollouts_in_words(question, n)
+    kind, because, kind_is_registered = question.asks
+    whole = "; ".join(filter(None, (size, rollouts)))
     record: dict[str, Any] = (
         {key: hypothesis[key] for key in ("id", "source", "metric")}
         | {"study": question.study, "where": question.where, "contrast": effects.contrast(question)}
-        | {"says": tested or hypothesis["says"], "registered": hypothesis["says"] if tested else ""}
-        | {"verdict": decision.verdict, "found": found, "label": label, "why": why, "also": hypothesis.get("also", "")}
+        | {"says": effects.said(question), "registered": hypothesis["says"] if hypothesis.get("tested") else ""}
+        | {"verdict": decision.verdict, "found": found, "label": label, "why": why, "rollouts": rollouts}
+        | {"kind": kind, "because": because, "kind_is_registered": kind_is_registered}
+        | {"also": tuple(also(hypothesis))}
         | {"n": n, "seeds": len(question.values_STA), "size": size, "short": short, "tasks": tasks}
         | {"effect": effect, "low": low, "high": high, "disagreement": disagreement, "margin_sds": margin_sds}
         | {"p": decision.p, "adjusted_p": decision.adjusted_p, "q": decision.q, "flags": flags}
-        | {"sentence": effects.sentence(question, decision, f"{found} ({label})", size, flags), "question": question}
+        | {"sentence": effects.sentence(question, decision, f"{found} ({label})", whole, flags), "question": question}
     )
     return Claim(**record)
 

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-from grpolab.report.questions import Question
+from grpolab.report.questions import ONE_RATE, Question
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.intervals import t_interval
 from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
@@ -84,16 +84,32 @@ def task_effects(question: Question, decision: Decision) -> tuple[TaskEffect, ..
     return tuple(effects)
 
 
-def verdict_by_task(verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
-    """Write a verdict; if tasks disagree about a direction, name the tasks that show it by themselves."""
-    if not disagree or verdict not in (SUPPORTED, OPPOSITE):
+def said(question: Question) -> str:
+    """Return what the hypothesis says of its test, marked if all arms share a learning rate that it does not name."""
+    hypothesis = question.hypothesis
+    words = str(hypothesis.get("tested") or hypothesis["says"])  # plans of older programs have no `tested`
+    if question.rates != ONE_RATE or "learning rate" in words or hypothesis["by_construction"]:
+        return words
+    return f"{words.rstrip('.')}, at {ONE_RATE}{'.' if words.endswith('.') else ''}"
+
+
+def verdict_by_task(question: Question, verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
+    """Write a verdict on a direction with its tasks, unless each of them shows it by itself, and no other way.
+
+    An equality that is supported holds in every task.
+    """
+    if verdict not in (SUPPORTED, OPPOSITE) or len(tasks) < 2 or (question.is_equality and verdict == SUPPORTED):
         return verdict
     shown = 1 if verdict == SUPPORTED else -1
     on, not_on, other = (listing([task.task for task in tasks if task.side == side]) for side in (shown, 0, -shown))
     if not not_on and not other:
-        return f"{verdict} on each task, by different amounts"
-    parts = [f"{verdict} on {on}" if on else f"{verdict} together, on no task alone"]
-    parts += [f"not shown on {not_on}"] if not_on and on else []
+        return f"{verdict} on each task, by different amounts" if disagree else verdict
+    alone = f"by itself on {on}" if on else "on no task alone"
+    if not disagree:
+        parts = [f"{verdict} over the tasks together, {alone}"]
+    else:
+        parts = [f"{verdict} on {on}" if on else f"{verdict} together, {alone}"]
+        parts += [f"not shown on {not_on}"] if not_on and on else []
     return ", ".join(parts + ([f"the other way on {other}"] if other else []))
 
 
@@ -149,6 +165,35 @@ def _share_of_gain(question: Question, n: int) -> str:
         return ""
     share = (question.differences(n).mean(axis=0) / gain_ST.mean(axis=0)).mean()
     return f", {round(100 * share):+d}% of the baseline's gain"
+
+
+def rollouts_in_words(question: Question, n: int) -> str:
+    """Say which share of its rollouts the better arm needs to get where the other one ends; empty if none is to say.
+
+    Medians over seeds; of runs of different lengths, numbers of completions. `more than 100%`: most seeds never get
+    there. A task where the other arm ends no higher than it began has nothing to say.
+    """
+    frame, parts = question.rollouts, dict[tuple[str, str], list[str]]()
+    if frame.empty or not n:
+        return ""
+    frame = frame[frame["seed"].isin(question.seeds[:n])]
+    for task, ends_A in zip(question.tasks, question.values_STA[:n].mean(axis=0), strict=True):
+        lower, higher = (question.arms[place] for place in np.argsort(ends_A, kind="stable"))
+        runs = frame[(frame["task"] == task) & (frame["goal"] == lower)].fillna({"completions": np.inf})
+        medians = runs.groupby("arm")[["completions", "whole"]].median()
+        if not medians["completions"][lower] > 0:
+            continue
+        one_length, first, words = medians["whole"].nunique() == 1, (higher, lower) not in parts, dict[str, str]()
+        for arm, (reached, whole) in medians.iterrows():
+            share = f"{reached / whole:.0%}" if np.isfinite(reached) else "more than 100%"
+            words[str(arm)] = share if one_length or np.isinf(reached) else f"{reached:,.0f} of {whole:,.0f}"
+        unit = f" {'of its rollouts' if one_length else 'completions'}" if first else ""
+        place = f" on {task}" if len(question.tasks) > 1 else ""
+        itself = f"`{lower}` itself {words[lower]}" if first else words[lower]
+        parts.setdefault((higher, lower), []).append(f"{words[higher]}{unit}{place} ({itself})")
+    return "; ".join(
+        f"to where `{lower}` ends `{higher}` needs {', '.join(each)}" for (higher, lower), each in parts.items()
+    )
 
 
 def in_points(question: Question, effect: float, low: float = np.nan, high: float = np.nan) -> str:

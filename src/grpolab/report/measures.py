@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -202,6 +203,44 @@ def completions_learnt(study: StudyRuns, evaluations: pd.DataFrame) -> pd.Series
     variants = study.cells.drop_duplicates("variant").set_index("variant")
     batch = variants["setting/prompts_per_step"] * variants["setting/num_generations"]
     return evaluations["rollout_step"] * evaluations["variant"].map(batch)
+
+
+def completions_to_reach(completions_E: NDArray, scores_E: NDArray, goal: float) -> float:
+    """Return how many completions a run has learnt from when its score first is at a goal; NaN if it never is.
+
+    Between two evaluations E the score is on a straight line.
+    """
+    above_E = scores_E >= goal
+    if not above_E.any():
+        return np.nan
+    first = int(above_E.argmax())
+    around = slice(max(first - 1, 0), first + 1)
+    return float(np.interp(goal, scores_E[around], completions_E[around]))
+
+
+def reach(study: StudyRuns, goals: pd.Series) -> pd.DataFrame:
+    """Return for rows of `study.cells`, each with a goal, `completions_to_reach` it, and those of the `whole` run."""
+    curves = _curves(study)
+    none = np.array([np.nan]), np.array([np.nan])
+    numbers = [
+        (completions_to_reach(completions_E, scores_E, goal), completions_E[-1])
+        for row, goal in goals.items()
+        for completions_E, scores_E in [curves.get(row, none)]
+    ]
+    return pd.DataFrame(numbers, goals.index, columns=["completions", "whole"], dtype=np.float64)
+
+
+@lru_cache(maxsize=32)
+def _curves(study: StudyRuns) -> dict[Any, tuple[NDArray, NDArray]]:
+    """Return for each row of `study.cells` with evaluations: completions learnt from, and scores; both (E,)."""
+    frame = study.evaluations
+    if study.metric not in frame:
+        return {}
+    frame = frame.assign(completions=completions_learnt(study, frame)).sort_values("rollout_step")
+    of_run = frame.groupby(["variant", "seed"])[["completions", study.metric]]
+    kept = {run: rows.to_numpy(dtype=np.float64).T for run, rows in of_run}
+    runs = dict(zip(study.cells.index, zip(study.cells["variant"], study.cells["seed"], strict=True), strict=True))
+    return {row: (kept[run][0], kept[run][1]) for row, run in runs.items() if run in kept}
 
 
 @dataclass(frozen=True, eq=False)

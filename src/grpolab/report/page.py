@@ -21,7 +21,7 @@ import pandas as pd
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
 from grpolab.report import brief, figures, html, provenance, screen, tables
-from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, note_on_labels
+from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, decide_elsewhere, note_on_labels
 from grpolab.report.html import Picture
 from grpolab.report.load import StudyRuns, load
 from grpolab.report.sentences import find_unmet, findings
@@ -75,7 +75,7 @@ def write(
     parts, claims = _make(results, study, output, progress, shown=True)
     progress("report")
     studies = [part.study for part in parts]
-    first = brief.screen(studies, claims)
+    first = brief.screen(studies, claims, decide_elsewhere(results, studies))
     screen.keep(results, study, state, studies, first)
     forest = import_module("grpolab.report.figures.comparison").write_verdicts(studies[-1], claims, output)
     *included, whole = parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ Plan = dict[str, Any]
 _COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # keys that a report needs
 _HYPOTHESIS: Shape = {
     **dict.fromkeys(("id", "says", "metric", "direction", "scale"), str),
-    **dict.fromkeys(("tested?", "also?", "source?", "budget?"), str),
+    **dict.fromkeys(("tested?", "kind?", "because?", "source?", "budget?"), str),
+    "also?": (str, [str]),  # one name in plans of older programs
     **{"contrast": (NONE, {"of": str, "minus": TEXT}), "trend": (NONE, [str]), "range_over": TEXT},
     **{"where": {EACH: str}, "provided": (NONE, {"metric": str, "of": str, "above": (int, float)})},
     **{"beyond": (int, float), "margin": NUMBER, "by_construction": bool},
@@ -63,6 +65,19 @@ def plans_of(results: Results, name: str) -> list[Plan]:
 
     whole = plan_of(name)
     return [*(plan_of(part) for part in whole["includes"]), whole]
+
+
+def find_elsewhere(results: Results, plans: Sequence[Plan]) -> list[str]:
+    """List the studies outside of these plans that their hypotheses name under `also`, if their plans are known."""
+    names = [name for plan in plans for hypothesis in plan.get("hypotheses", []) for name in also(hypothesis)]
+    others = {name.partition(".")[0] for name in names} - {plan["study"] for plan in plans}
+    return sorted(other for other in others if results.plan(other).is_file() or results.committed_plan(other).is_file())
+
+
+def also(hypothesis: dict[str, Any]) -> list[str]:
+    """Return the hypotheses (`study.id`) that ask the same elsewhere."""
+    named = hypothesis.get("also") or []
+    return [named] if isinstance(named, str) else named
 
 
 def read_plan(path: Path) -> Plan:

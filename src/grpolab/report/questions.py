@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 
 from grpolab.quantities import GAINS, LABELS
 from grpolab.report.load import StudyRuns
-from grpolab.report.measures import by_cell
+from grpolab.report.measures import by_cell, reach
 from grpolab.report.registered import label as label_of
 from grpolab.report.statistics.looks import LOOKS, disagreement
 from grpolab.report.text import count, number
 from grpolab.vocabulary import DIVERGED, LOW_START, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS
 
 ALL_TASKS = "all tasks"
+ONE_RATE, OWN_RATES = "one learning rate", "each arm at its own learning rate"
+QUESTION, CONSEQUENCE, REPETITION = "question", "consequence", "repetition"  # kinds of hypotheses
 DIGITS = 12  # digits of a compared number; further ones are rounding errors, which are no spread
 Hypothesis = dict[str, Any]  # as the plan has it
 # The columns of a cell, besides its factors, that a question reads: tables of all its settings are slow to cut.
@@ -53,6 +55,10 @@ class Question:
     score_name: str = ""  # the score in words; empty if the metric is no score
     start_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # a score's, NaN if arms begin apart
     gain_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # the baseline's gain, of the same seeds
+    rollouts: pd.DataFrame = field(default_factory=pd.DataFrame)  # of a final score (`_rollouts`)
+    last_margin: dict[str, float] = field(default_factory=dict)  # by task (`_last_margin`)
+    rates: str = ""  # ONE_RATE or OWN_RATES; empty if its arms are learning rates, or only one
+    asks: tuple[str, str, bool] = (QUESTION, "", False)  # its kind, the reason, and if both are registered
 
     @property
     def kind(self) -> str:
@@ -169,6 +175,9 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
             score["score_name"] = study.score_name
             score["start_ST"] = _shared(study, compared, "start", values.index, tasks)
             score["gain_ST"] = _shared(study, baseline, "gain", values.index, tasks)
+            if metric == "final_score" and len(arms) > 1:
+                score["rollouts"] = _rollouts(study, compared)
+                score["last_margin"] = _last_margin(study, baseline, dict(zip(tasks, margin_T, strict=True)))
         words: dict[str, Any] = {
             "family": family,
             "label": label,
@@ -176,6 +185,8 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
             "why": why,
             "void": void,
             "gaps": _gaps(cells, values.index, entry),
+            "rates": _rates(study, cells),
+            "asks": _kind(hypothesis, entry),
         }
         yield Question(study.name, hypothesis, where, tasks, arms, values_STA, margin_T, looks, **words, **score)
 
@@ -245,8 +256,8 @@ def _gaps(cells: pd.DataFrame, seeds: pd.Index, entry: Any) -> str:
     waits = next((seed for seed in sorted(entry["seeds"]) if seed not in seeds), None) if entry else None
     if waits in valueless:
         runs = cells.groupby("seed").size()
-        stopped = f"no look goes past seed {waits}, of which not every arm was asked for"
-        no_value = f"seed {waits} has no value of it, and no look goes past a seed"
+        stopped = f"the plan stopped before seed {waits}: not every arm was asked for"
+        no_value = f"seed {waits} has no value of it, and no look goes past a seed without one"
         gaps += f"; {stopped if runs[waits] < runs.max() else no_value}"
     starts = counted["warm_start_accuracy"].astype("float64").groupby([counted["task"], counted["seed"]]).min()
     usual = starts.groupby("task").transform("median")
@@ -262,6 +273,41 @@ def _shared(study: StudyRuns, cells: pd.DataFrame, quantity: str, seeds: pd.Inde
     of = by_cell(study, quantity)[cells.index].groupby([cells["seed"], cells["task"]])
     one = of.first().where(of.nunique(dropna=False) == 1)
     return one.unstack("task").reindex(index=seeds, columns=tasks).to_numpy(dtype=np.float64)
+
+
+def _rollouts(study: StudyRuns, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return for each cell and each arm as `goal`: completions to where that arm's run of the seed and task ends."""
+    ends, parts = by_cell(study, "final_score")[cells.index], list[pd.DataFrame]()
+    for goal in cells["arm"].unique():
+        goals = ends.where(cells["arm"] == goal).groupby([cells["seed"], cells["task"]]).transform("first")
+        parts.append(cells[["seed", "task", "arm"]].join(reach(study, goals)).assign(goal=goal))
+    return pd.concat(parts)
+
+
+def _last_margin(study: StudyRuns, baseline: pd.DataFrame, margins: dict[str, float]) -> dict[str, float]:
+    """Return by task the share of the baseline's rollouts that its last margin takes, median over seeds."""
+    ends = by_cell(study, "final_score")[baseline.index]
+    near, end = reach(study, ends - baseline["task"].map(margins)), reach(study, ends)
+    left = (end["completions"] - near["completions"]) / end["whole"]
+    return left.groupby(baseline["task"]).median().to_dict()
+
+
+def _kind(hypothesis: Hypothesis, entry: Any) -> tuple[str, str, bool]:
+    """Return a hypothesis's kind, the reason, and True if its registration says so, which then decides."""
+    if registered := (entry or {}).get("kind"):
+        kind, _, because = registered.partition(": ")
+        return kind, because, True
+    return hypothesis.get("kind", QUESTION), hypothesis.get("because", ""), False  # plans of older programs have none
+
+
+def _rates(study: StudyRuns, cells: pd.DataFrame) -> str:
+    """Say if the arms share a learning rate in each task, or have one of their own, found by tuning."""
+    rates = study.cells.loc[cells.index].get("setting/learning_rate")
+    if rates is None or cells["arm"].nunique() < 2:
+        return ""
+    if study.plan.get("tuned"):
+        return OWN_RATES
+    return ONE_RATE if (rates.groupby(cells["task"]).nunique() == 1).all() else ""
 
 
 def _margin(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpolab.paths import Results, open_file, read_json, write_json_atomic
-from grpolab.report.plans import plans_of
+from grpolab.report.plans import find_elsewhere, plans_of
 from grpolab.report.registered import registry_at
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def screen(results: Results, name: str) -> str:
 def _compute(results: Results, name: str) -> tuple[Sequence[StudyRuns], str]:
     """Load a study and decide its claims; return its runs and its screen in Markdown."""
     from grpolab.report import brief
-    from grpolab.report.claims import decide
+    from grpolab.report.claims import decide, decide_elsewhere
     from grpolab.report.load import load
 
     studies = load(results, name)
-    return studies, brief.screen(studies, decide(studies))
+    return studies, brief.screen(studies, decide(studies), decide_elsewhere(results, studies))
 
 
 def _read(file: Path, state: str) -> str | None:
@@ -108,6 +108,7 @@ def keep(results: Results, name: str, state: str, studies: Sequence[StudyRuns], 
 def state_of(results: Results, name: str) -> str:
     """Return a hash of all that the screen is computed from, except the registry. Raises RequestError as `plans_of`."""
     plans = plans_of(results, name)
+    plans += [plan for other in find_elsewhere(results, plans) for plan in plans_of(results, other)]
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     files = [
         *(path for plan in plans for path in (results.plan(plan["study"]), results.committed_plan(plan["study"]))),

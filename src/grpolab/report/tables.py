@@ -63,10 +63,13 @@ def verdicts(claims: Sequence[Claim]) -> Table:
     shown = [
         {
             "claim": f"{claim.study} {claim.id}",
+            "kind": f"{claim.kind}: {claim.because}" if claim.because else claim.kind,
             "says": claim.says,
             "of": claim.contrast + (f" in {claim.where}" if claim.where else ""),
             "metric": claim.metric,
             "effect [interval of the decision]": claim.size,
+            "rollouts to the same accuracy": claim.rollouts or NONE,
+            "margin": _margins(claim),
             "seeds": claim.n,
             "Holm p": p_value(claim.adjusted_p),
             "q": p_value(claim.q),
@@ -84,13 +87,24 @@ def verdicts(claims: Sequence[Claim]) -> Table:
         " together, the seed being the unit; effects and intervals at the level of the decision, and of each task."
         " Of a score the accuracies come first (`baseline` -> `arm`, and the start of both), then the difference; over"
         " tasks it is their mean with weights of 1 / margin, as it is decided. A share of the gain is of the same"
-        " seeds' gain, and only where that is surely above 0."
+        " seeds' gain, and only where that is surely above 0. Rollouts: the share of its own that the better arm needs"
+        " to get where the other one ends (evaluations, medians over seeds); beside a margin, the share that the last"
+        " such gain takes the baseline."
         " p: repeated, then Holm's over the hypotheses of a study; q: Benjamini and Hochberg's over all studies."
         f" Margin: {MARGIN_OF_GAIN:g} of the baseline's gain for a score, a factor of {MARGIN_FACTOR:g} for a ratio,"
         " unless a study says another; with less than about 1.5 sd no difference is called negligible with"
         f" {LOOKS[-1]} seeds. Confirmatory: its runs began after it was registered; exploratory: all others."
     )
     return Table("verdicts", caption, _numbers_of(claims), pd.DataFrame(shown))
+
+
+def _margins(claim: Claim) -> str:
+    """Write the margin of a score in each task, with the share of the baseline's last rollouts that gain as much."""
+    question = claim.question
+    if question is None or not question.last_margin or not question.has_margins:
+        return NONE
+    margins = zip(question.tasks, question.margin_T, strict=True)
+    return ", ".join(f"{task} {number(margin)} ({question.last_margin[task]:.0%})" for task, margin in margins)
 
 
 def checks(claims: Sequence[Claim]) -> Table:
@@ -117,9 +131,9 @@ def _numbers_of(claims: Sequence[Claim]) -> pd.DataFrame:
     """Return every field of the claims except their sentences; lists are joined into text."""
     rows = []
     for claim in claims:
-        row = {key: value for key, value in vars(claim).items() if key not in ("tasks", "sentence")}
+        row = {key: value for key, value in vars(claim).items() if key not in ("tasks", "sentence", "question")}
         tasks = "; ".join(f"{task.task} {task.text}" for task in claim.tasks)
-        rows.append(row | {"flags": "; ".join(claim.flags), "tasks": tasks})
+        rows.append(row | {"flags": "; ".join(claim.flags), "also": " ".join(claim.also), "tasks": tasks})
     return pd.DataFrame(rows)
 
 

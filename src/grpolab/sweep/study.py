@@ -75,10 +75,10 @@ class Hypothesis(Part):
         default="",
         description="Pages say it instead of `says` if the test shows less. Not registered, so it may be mended.",
     )
-    also: str = Field(
-        default="",
-        description="The hypothesis (`study.id`) that asks the same with a learning rate tuned for each arm: a page"
-        " that knows both shows both. Not registered either.",
+    also: list[str] = Field(
+        default=[],
+        description="Hypotheses (`study.id`) that ask the same elsewhere: with a learning rate tuned for each arm, or"
+        " of other tasks. The page of this one shows their verdicts too. Not registered either.",
     )
     source: str = Field(min_length=1, description="The paper or person that claims it.")
     kind: Literal["question", "consequence", "repetition"] = Field(

@@ -88,11 +88,11 @@ export function groupsOf(sweep, claims, own) {
 }
 
 function rowsOfForest(/** @type {Group[]} */ groups) {
-  const head = ["study", "id", "where", "says", "verdict", "label", "unit", "effect", "low", "high", "seeds", "found"];
+  const head = ["study", "id", "where", "says", "verdict", "label", "unit", "effect", "low", "high", "seeds", "found", "kind"];
   const rows = groups.flatMap(({ unit, factor, rows }) =>
     rows.map(({ claim, effect }) => {
       const numbers = effect ? [effect.effect, effect.low, effect.high].map((value) => (factor ? Math.exp(value) : value)) : ["", "", ""];
-      return [claim.study, claim.id, claim.where, claim.says, claim.verdict, claim.label, effect ? unit : "", ...numbers, claim.n, claim.found];
+      return [claim.study, claim.id, claim.where, claim.says, claim.verdict, claim.label, effect ? unit : "", ...numbers, claim.n, claim.found, claim.kind];
     }),
   );
   return [head, ...rows];
@@ -113,7 +113,7 @@ function sectionOf(app, { title, question, unit, scale, rows }) {
       element("span", { class: "says" }, saysOf(claim), !question && element("span", { class: "soft" }, ` ${claim.study}`)),
       effect && shape("svg", { class: "strip", width: WIDTH, height: 26, "aria-hidden": "true" }, strip(claim, effect, scale, 26)),
       element("span", { class: effect ? "value" : "value words", title: text }, text),
-      element("span", { class: "verdict", style: `color: ${verdictLook(claim.verdict).colour}` }, claim.verdict),
+      element("span", { class: "verdict", style: `color: ${verdictLook(claim.verdict).colour}` }, claim.word),
     );
     return open ? [row, evidenceOf(app, claim)] : [row];
   });
@@ -130,6 +130,8 @@ function evidenceOf({ sweep, go }, claim) {
   const facts = [
     ["found", claim.found],
     ["size", claim.size],
+    ["rollouts", claim.rollouts],
+    ["kind", claim.kind + (claim.because ? `: ${claim.because}` : "")],
     ["contrast", claim.contrast],
     ["where", claim.where],
     ["seeds", `${claim.n} used, of ${claim.seeds}`],

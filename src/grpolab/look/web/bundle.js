@@ -1226,7 +1226,7 @@ function drawForest(groups) {
       svg.append(shape("g", { transform: `translate(0 ${y})` }, mark(claim, 20, tall / 2), ...says));
       if (effect) svg.append(shape("g", { transform: `translate(450 ${y})` }, strip(claim, effect, scale, tall)));
       const found = effect || text.length < 64 ? text : `${wrap(text, 62)[0]} …`;
-      const verdict = words(950, y + tall / 2 + 4, claim.verdict, { fill: verdictLook(claim.verdict).colour });
+      const verdict = words(950, y + tall / 2 + 4, claim.word, { fill: verdictLook(claim.verdict).colour });
       svg.append(words(effect ? 765 : 450, y + tall / 2 + 4, found), verdict);
       y += tall;
     });
@@ -1776,11 +1776,11 @@ function groupsOf(sweep, claims, own) {
 }
 
 function rowsOfForest(/** @type {Group[]} */ groups) {
-  const head = ["study", "id", "where", "says", "verdict", "label", "unit", "effect", "low", "high", "seeds", "found"];
+  const head = ["study", "id", "where", "says", "verdict", "label", "unit", "effect", "low", "high", "seeds", "found", "kind"];
   const rows = groups.flatMap(({ unit, factor, rows }) =>
     rows.map(({ claim, effect }) => {
       const numbers = effect ? [effect.effect, effect.low, effect.high].map((value) => (factor ? Math.exp(value) : value)) : ["", "", ""];
-      return [claim.study, claim.id, claim.where, claim.says, claim.verdict, claim.label, effect ? unit : "", ...numbers, claim.n, claim.found];
+      return [claim.study, claim.id, claim.where, claim.says, claim.verdict, claim.label, effect ? unit : "", ...numbers, claim.n, claim.found, claim.kind];
     }),
   );
   return [head, ...rows];
@@ -1801,7 +1801,7 @@ function sectionOf(app, { title, question, unit, scale, rows }) {
       element("span", { class: "says" }, saysOf(claim), !question && element("span", { class: "soft" }, ` ${claim.study}`)),
       effect && shape("svg", { class: "strip", width: WIDTH, height: 26, "aria-hidden": "true" }, strip(claim, effect, scale, 26)),
       element("span", { class: effect ? "value" : "value words", title: text }, text),
-      element("span", { class: "verdict", style: `color: ${verdictLook(claim.verdict).colour}` }, claim.verdict),
+      element("span", { class: "verdict", style: `color: ${verdictLook(claim.verdict).colour}` }, claim.word),
     );
     return open ? [row, evidenceOf(app, claim)] : [row];
   });
@@ -1818,6 +1818,8 @@ function evidenceOf({ sweep, go }, claim) {
   const facts = [
     ["found", claim.found],
     ["size", claim.size],
+    ["rollouts", claim.rollouts],
+    ["kind", claim.kind + (claim.because ? `: ${claim.because}` : "")],
     ["contrast", claim.contrast],
     ["where", claim.where],
     ["seeds", `${claim.n} used, of ${claim.seeds}`],

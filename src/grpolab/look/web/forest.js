@@ -120,7 +120,7 @@ export function drawForest(groups) {
       svg.append(shape("g", { transform: `translate(0 ${y})` }, mark(claim, 20, tall / 2), ...says));
       if (effect) svg.append(shape("g", { transform: `translate(450 ${y})` }, strip(claim, effect, scale, tall)));
       const found = effect || text.length < 64 ? text : `${wrap(text, 62)[0]} …`;
-      const verdict = words(950, y + tall / 2 + 4, claim.verdict, { fill: verdictLook(claim.verdict).colour });
+      const verdict = words(950, y + tall / 2 + 4, claim.word, { fill: verdictLook(claim.verdict).colour });
       svg.append(words(effect ? 765 : 450, y + tall / 2 + 4, found), verdict);
       y += tall;
     });

@@ -99,6 +99,11 @@ declare global {
     contrast: string;
     verdict: string;
     found: string;
+    /** The verdict, `in part` where not each task shows it. */
+    word: string;
+    kind: string;
+    because: string;
+    rollouts: string;
     label: string;
     why: string;
     n: number;

@@ -272,7 +272,7 @@ def _draw_verdicts(panel: Axes, shown: Sequence[Claim]) -> None:
                     panel.plot(end, place, arrow, color=colour, markersize=3.5, clip_on=False)
             ticks.append((place, f"{claim.id}  {claim.contrast}" + (f" ({claim.where})" if claim.where else "")))
             look: dict[str, Any] = {"va": "center", "fontsize": 6.5, "color": colour}
-            panel.annotate(claim.verdict, (1.01, place), xycoords=("axes fraction", "data"), **look)
+            panel.annotate(claim.word, (1.01, place), xycoords=("axes fraction", "data"), **look)
         place += 1
     panel.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
     panel.set_ylim(place - 0.4, -0.8)
