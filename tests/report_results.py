@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +37,19 @@ def write_study(
     root: Path,
     name: str = "clip_range",
     factors: dict[str, list[str]] | None = None,
-    seeds: int = 3,
+    seeds: int | Sequence[int] = 3,
     num_iterations: int = 2,
     trained: bool = True,
     **changes: Any,
 ) -> Results:
     """A planned and, if `trained`, finished study: plan.json and a run folder per cell. `changes` replace plan keys."""
     results, factors = Results.open(root), factors or FACTORS
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
     compare = next(iter(factors))
     cells = [
         _cell(name, dict(zip(factors, levels, strict=True)), seed, num_iterations)
         for levels in itertools.product(*factors.values())
-        for seed in range(seeds)
+        for seed in seeds
     ]
     plan = {
         **{"format": 1, "study": name, "question": "Does the report say what the journals say?", "results_version": 1},
@@ -55,7 +57,7 @@ def write_study(
         **{"compare": compare, "baseline": factors[compare][0], "primary_metric": "eval/accuracy_expected"},
         **{"hypotheses": HYPOTHESES if compare == "clip" else [], "figures": ["F1", "F2"]},
         "stability": {"score_tail": 0.1},  # of the few evaluations here the last one
-        **{"seeds": list(range(seeds)), "cells": cells},
+        **{"seeds": list(seeds), "cells": cells},
     }
     write_json_atomic(results.plan(name), {**plan, **changes})
     for cell in cells if trained else ():

@@ -70,6 +70,8 @@ WRONG = [
 WRONG_OPTIONS = [
     ("sweep smoke --seeds 0", "--seeds: 0 is not allowed"),
     ("sweep smoke --seeds 1000000000", "--seeds: 1000000000 is not allowed"),
+    ("power --sd 0 --difference 1", "--sd: 0 is not allowed: a number > 0"),
+    ("power --sd 1 --correlation 2", "--correlation: 2 is not allowed: a number between -1 and 1"),
     ("sweep smoke --jobs 0", "--jobs: 0 is not allowed: a whole number >= 1"),
     ("sweep smoke --job 2", "--job is no option of `grpolab sweep` (did you mean --jobs?)"),
     ("sweep smoke --seed 2", "did you mean --seeds or --max-seeds?"),

@@ -60,6 +60,7 @@ def loaded_by(results: Results, *command: str) -> set[str]:
         (("report", "clip_range", "--brief"), TRAINING | DRAWING | COMPOSING),
         (("export", "--to", "trl"), TRAINING | DRAWING | STATISTICS | TABLES),
         (("export", "--to", "verl"), TRAINING | DRAWING | STATISTICS | TABLES),
+        (("power", "--sd", "1", "--difference", "1"), TRAINING | DRAWING | COMPOSING | STATISTICS | TABLES),
         (("train", "--help"), TRAINING | DRAWING | STATISTICS | TABLES),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

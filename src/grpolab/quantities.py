@@ -47,6 +47,7 @@ _NUMBERS = {
     "starved_right": "share of groups that are all right, last tenth",
     "starved_wrong": "share of groups that are all wrong, last tenth",
     "truncation": "share of truncated completions, last tenth",
+    "length_ratio": "mean length of the completions, last tenth of the run over the first",
     "clip_share": "mean clip/active_nz: clipped tokens among those with an advantage",
     "clip_change": "mean clip/active in the last tenth of the rollout steps minus in the first",
     "ceiling_share": "mean clip/active over its ceiling, (1 - zero-variance share)(1 - 1/updates per batch)",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from grpolab.quantities import LABELS, QUANTITIES, Thresholds
 from grpolab.report import figures
-from grpolab.report.stability import run_quantities
+from grpolab.report.stability import journal_quantities, score_quantities
 from grpolab.vocabulary import ANALYTIC_FIGURES, COMPLETED, FIGURES
 
 
@@ -66,7 +66,8 @@ def test_a_study_may_name_what_the_report_can_draw_and_measure() -> None:
     assert set(FIGURES) == set(figures.FIGURES)
     assert set(ANALYTIC_FIGURES) <= set(FIGURES)
     nothing = pd.DataFrame({"rollout_step": [], "iteration": []})
-    found = run_quantities(np.empty(0), nothing, nothing, COMPLETED, 1, {}, Thresholds())
+    found = score_quantities(np.empty(0), COMPLETED, 1, Thresholds())
+    found |= journal_quantities(nothing, nothing, {}, Thresholds())
     assert set(QUANTITIES) == set(found)
     known = {"lost", "collapsed", "diverged", "stopped", "below_start"}  # of a run without a record; the others are not
     assert {name for name, value in found.items() if isinstance(value, bool)} == known <= set(LABELS)

@@ -15,7 +15,6 @@ from grpolab.report import measures
 from grpolab.report.claims import Claim, decide
 from grpolab.report.load import StudyRuns, load, read_all, study_of
 from grpolab.report.questions import margins
-from grpolab.report.statistics.looks import level_at
 from grpolab.report.text import number, signed
 from grpolab.sweep.plan import plans
 from grpolab.vocabulary import MARGIN_FACTOR, MARGIN_OF_GAIN
@@ -87,12 +86,12 @@ def test_four_verdicts_by_direction_and_margin(claimed, values, hypothesis, verd
 
 
 def test_the_unit_is_the_seed_and_the_tasks_are_one_question(claimed):
-    values = {"no_clip": {"addition": RNG.normal(1, 0.3, 10), "sorting": RNG.normal(1.1, 0.3, 10)}}
+    values = {"no_clip": {"addition": RNG.normal(1, 0.1, 10), "sorting": RNG.normal(1.1, 0.1, 10)}}
     (claim,) = claimed(values | {"symmetric": np.zeros(10)}, HIGHER)
     y_S = (values["no_clip"]["addition"] + values["no_clip"]["sorting"])[: claim.n] / 2 / MARGIN_OF_GAIN
     assert (claim.n, claim.seeds) == (5, 10)
     assert claim.effect == pytest.approx(y_S.mean())
-    reach = stats.t.isf(float(level_at(0.05, 0)) / 2, 4) * stats.sem(y_S)
+    reach = stats.t.isf(0.05 / 16 / 2, 2.5) * stats.sem(y_S)
     assert (claim.low, claim.high) == pytest.approx((y_S.mean() - reach, y_S.mean() + reach))
     assert claim.margin_sds == pytest.approx(1 / y_S.std(ddof=1))
     assert [task.task for task in claim.tasks] == TASKS
@@ -100,16 +99,19 @@ def test_the_unit_is_the_seed_and_the_tasks_are_one_question(claimed):
     assert "at all 10 seeds" in claim.sentence
 
 
-def test_where_tasks_disagree_they_lead_and_nothing_is_negligible(claimed):
+def test_where_tasks_disagree_they_lead_and_each_has_to_be_inside_its_margin(claimed):
     noise = RNG.normal(0, 0.02, (2, 10))
 
     def with_tasks(addition, sorting, hypothesis):
         tasks = {"addition": addition + noise[0], "sorting": sorting + noise[1]}
         return claimed({"no_clip": tasks, "symmetric": np.zeros(10)}, hypothesis)[0]
 
-    claim = with_tasks(0.13, -0.13, EQUAL)
+    small = "smaller than the margin, and real on addition, sorting (supported)"
+    assert with_tasks(0.11, -0.11, EQUAL).found == small
+    claim = with_tasks(0.16, -0.11, EQUAL)
     assert claim.disagreement < 0.001
-    assert claim.verdict == "inconclusive"  # the mean is 0, and inside the margin
+    assert claim.verdict == "inconclusive"  # the mean is inside the margin
+    assert claim.found.endswith("inconclusive: inside the margin on sorting, not shown on addition)")
     assert claim.short.startswith("accuracy `symmetric` -> `no_clip`: addition 0.000 -> 0.1")
     assert "; the tasks disagree, together +0.0" in claim.short
     assert "of the baseline's gain" not in claim.short, "no mean speaks for them"
@@ -183,7 +185,7 @@ def test_the_margin_of_a_score_is_a_share_of_the_baselines_gain(study):
 
 
 def test_holms_family_is_the_study_and_what_is_decided_makes_room(claimed):
-    borderline = shifted(0.3, 0.25)
+    borderline = shifted(0.3, 0.2)
     (alone,) = claimed(borderline, HIGHER)
     assert alone.verdict == "supported"
     (first, *_others) = claimed(borderline, *[HIGHER | {"where": {}}] * 8)
@@ -246,7 +248,7 @@ def test_one_arm_is_tested_against_zero(claimed):
     values = RNG.normal(1, 0.1, 10)
     alone = {"contrast": {"of": "no_clip", "minus": None}, "direction": "greater", "beyond": 0.2, "margin": 0.1}
     (claim,) = claimed({"no_clip": values}, alone, looks=[10])
-    assert claim.p == pytest.approx(stats.ttest_1samp(values, 0.2).pvalue)
+    assert claim.p == pytest.approx(2 * stats.t.sf((values.mean() - 0.2) / stats.sem(values), 5))
     assert claim.contrast == "no_clip"
 
 
@@ -282,7 +284,7 @@ def test_identical_arms_are_void_and_still_count_in_the_family(claimed):
     assert void.sentence.endswith("; its arms have one value in each of 5 seeds.")
     later = {"no_clip": np.arange(10.0), "symmetric": np.arange(10.0) * (np.arange(10) < 5)}
     assert claimed(later, LOWER)[0].verdict == "void"  # what the first look found stays
-    values = shifted(0.3, 0.25) | {"clip_higher": np.zeros(10)}
+    values = shifted(0.3, 0.2) | {"clip_higher": np.zeros(10)}
     pair = {"contrast": {"of": "clip_higher", "minus": "symmetric"}}
     alone, beside = claimed(values, HIGHER)[0], claimed(values, HIGHER, *[HIGHER | pair] * 7)[0]
     assert (alone.verdict, beside.verdict) == ("supported", "inconclusive")
@@ -301,7 +303,6 @@ def test_a_condition_that_fails_in_a_task_makes_it_void(claimed):
     ("values", "hypothesis", "flag"),
     [
         (shifted(-1.0), LOWER, "decided at five seeds: the estimate is probably too large"),
-        (shifted(0.08, 0.01), HIGHER, "smaller than the margin"),
         (shifted(0.1, 1.0), HIGHER, "20 seeds would not decide it"),
         ({"no_clip": RNG.exponential(1, 10) ** 3, "symmetric": np.zeros(10)}, HIGHER, "skewed"),
     ],

@@ -12,7 +12,6 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.multivariate import test_mvmean as hotelling
-from statsmodels.stats.weightstats import DescrStatsW
 
 from grpolab.paths import Results, project_root
 from grpolab.report import measures
@@ -20,26 +19,8 @@ from grpolab.report.claims import decide
 from grpolab.report.load import load
 
 LOOKS = (5, 10, 15, 20)
-DIVISORS = [1 / 14, 1 / 8, 1 / 4, 1 / 2, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8, 9, 10, 11, 12]
-SPENT, LEVELS = 0.05 / np.array(DIVISORS), np.array([
-    [.043750, .152640, .345179, .644910], [.025000, .084585, .186531, .340592], [.012500, .041047, .087756, .156746],
-    [.006250, .020063, .041623, .072907], [.003125, .009859, .019884, .034195], [.002083, .006521, .012958, .022045],
-    [.001563, .004864, .009563, .016145], [.001250, .003878, .007572, .012704], [.001042, .003223, .006257, .010444],
-    [.000893, .002756, .005325, .008850], [.000781, .002406, .004630, .007667], [.000694, .002136, .004097, .006761],
-    [.000625, .001920, .003673, .006042], [.000568, .001743, .003327, .005457], [.000521, .001596, .003040, .004973],
-    [.000446, .001366, .002594, .004223], [.000391, .001193, .002261, .003666], [.000347, .001060, .002004, .003236],
-    [.000312, .000953, .001798, .002894], [.000284, .000865, .001630, .002616], [.000260, .000792, .001491, .002385],
-])  # fmt: skip
+SHARES = (1 / 16, 3 / 16, 5 / 16, 7 / 16)  # of .05, for the looks; they sum to 1
 by_cell = lru_cache(maxsize=None)(measures.by_cell)
-
-
-def between(x, of, to):
-    """Logarithms are interpolated; below the last row in proportion."""
-    return to[-1] * x / of[-1] if x < of[-1] else np.exp(np.interp(np.log(x), np.log(of[::-1]), np.log(to[::-1])))
-
-
-def repeated(p, look):
-    return 1.0 if p > LEVELS[0, look] else between(p, LEVELS[:, look], SPENT)
 
 
 def questions(study):
@@ -125,14 +106,17 @@ def p_values(question, n):
         return stats.binomtest(above, above + below).pvalue, 1.0, above > below
     beyond = np.log(question["beyond"] or 1) if question["scale"] == "log" else question["beyond"]
     assert beyond == 0 or not has_margin or np.ptp(question["margin"]) == 0
-    found = stats.ttest_1samp(sign * y_S, beyond / (question["margin"][0] if has_margin else 1))
-    direction_p, claimed = found.pvalue, found.statistic > 0
+    towards = t_of(sign * y_S - beyond / (question["margin"][0] if has_margin else 1))
+    direction_p, claimed = 2 * stats.t.sf(abs(towards), n / 2), towards > 0
     if question["direction"] == "equal":
-        outside = stats.ttest_1samp(np.sign(y_S.mean()) * y_S, 1)
-        direction_p, claimed = outside.pvalue if outside.statistic > 0 else 1.0, False
-    inside = has_margin and (np.abs(in_margins(question, n).mean(axis=0)) < 1).all()
-    margin_p = 2 * DescrStatsW(y_S).ttost_mean(-1, 1)[0] if inside and not disagreement(question, n) < 0.05 else 1.0
-    return direction_p, min(margin_p, 1.0), claimed
+        outside = t_of(np.sign(y_S.mean()) * y_S - 1)
+        direction_p, claimed = 2 * stats.t.sf(outside, n / 2) if outside > 0 else 1.0, False
+    tasks = [t_of(1 + side * d_S) for d_S in in_margins(question, n).T for side in (1, -1)]  # each from both margins
+    return direction_p, stats.t.sf(min(tasks), n / 2) if has_margin else 1.0, claimed
+
+
+def t_of(values_S):
+    return values_S.mean() / stats.sem(values_S)
 
 
 def verdicts(asked):
@@ -145,8 +129,7 @@ def verdicts(asked):
         while left:
             of_direction, of_margin = 0.05 / (len(asked) - directions), 0.05 / max(len(asked) - margins, 1)
             for question, row, direction_p, margin_p, _ in left:
-                r, r_margin = repeated(direction_p, look), repeated(margin_p, look)
-                r_margin = r_margin / 2 if r_margin < 1 else 1.0  # of its two tests one alone can be wrong
+                r, r_margin = (min(p / SHARES[look], 1.0) for p in (direction_p, margin_p))
                 own = r_margin if question["direction"] == "equal" else r
                 row.update(n=n, look=look, p=r, q=own, a=of_direction, by_margin=False, r_margin=r_margin)
             turned = [entry for entry in left if entry[1]["p"] <= of_direction]
@@ -167,8 +150,8 @@ def estimate(values_S, row, tasks=1):
     """Mean and interval at the level that was left for the decision; without one where few values differ."""
     if len(np.unique(values_S.round(12))) < 4:
         return [values_S.mean(), np.nan, np.nan]
-    level = between((2 if row["by_margin"] else 1) * row["a"] / tasks, SPENT, LEVELS[:, row["look"]])
-    return [values_S.mean(), *DescrStatsW(values_S).tconfint_mean(level)]
+    level = SHARES[row["look"]] * row["a"] * (2 if row["by_margin"] else 1 / tasks)
+    return [values_S.mean(), *stats.t.interval(1 - level, row["n"] / 2, values_S.mean(), stats.sem(values_S))]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from statsmodels.stats.proportion import confint_proportions_2indep, proportion_
 
 from grpolab.report.statistics import tests
 from grpolab.report.statistics.intervals import interquartile_range
-from grpolab.report.statistics.tests import POWER, fisher, holm, paired_difference, rank_trend, sign_flip, wilson
+from grpolab.report.statistics.tests import POWER, fisher, holm, paired_difference, rank_trend, wilson
 
 RNG = np.random.default_rng(0)
 
@@ -60,17 +60,10 @@ def test_a_diverged_run_counts_in_the_paired_difference():
     assert (both.n, both.effect, both.p) == (3, 1.0, 0.5)  # infinite in both: a tie
 
 
-def test_signs_are_statsmodels_and_flips_an_enumeration():
+def test_signs_are_statsmodels():
     for n in (3, 6, 9, 20):
         values = RNG.normal(0.5, 1, n).round(n % 2)  # with ties, and without
         assert tests.sign_test(values) == pytest.approx(sign_test(values)[1])
-    for n in (1, 5, 8):
-        values = RNG.normal(0.8, 1, n)
-        sums = [values @ flipped for flipped in product((-1, 1), repeat=n)]
-        assert sign_flip(values) == np.mean(np.abs(sums) >= abs(values.sum()) - 1e-12)
-    assert sign_flip(np.ones(20)) == pytest.approx(2 / 2**20)
-    many = RNG.normal(0.4, 1, 30)  # by random flips
-    assert sign_flip(many) == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.02)
 
 
 def test_holm_is_statsmodels_and_counts_tests_without_data():

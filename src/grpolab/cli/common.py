@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -58,6 +60,19 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not allowed: a whole number >= 1")
     return int(text)
+
+
+def number_between(low: float, high: float) -> Callable[[str], float]:
+    """Return a parser, for argparse, of a number between two others."""
+
+    def parse(text: str) -> float:
+        with suppress(ValueError):
+            if low < float(text) < high:
+                return float(text)
+        allowed = f"a number > {low:g}" if high == math.inf else f"a number between {low:g} and {high:g}"
+        raise argparse.ArgumentTypeError(f"{text} is not allowed: {allowed}")
+
+    return parse
 
 
 RESULTS = option("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")

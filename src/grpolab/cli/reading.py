@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import time
@@ -24,6 +25,7 @@ from grpolab.cli.common import (
     count,
     flag,
     machine_defaults,
+    number_between,
     option,
     results_of,
     tracking_uri,
@@ -33,7 +35,7 @@ from grpolab.framework_names import LOG_NAMES
 from grpolab.paths import REPORT_FILES, Results, write_text_atomic
 from grpolab.study_names import planned_name
 from grpolab.terminal import say
-from grpolab.vocabulary import DAMAGED
+from grpolab.vocabulary import DAMAGED, LOOKS
 
 if TYPE_CHECKING:
     from grpolab.doctor.evidence import Evidence
@@ -232,6 +234,56 @@ def compare(arguments: argparse.Namespace) -> int:
     text, verdict = compare(results, arguments.folder, arguments.study and planned_name(results, arguments.study))
     say(text)
     return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, UNDECIDED)
+
+
+POSITIVE = number_between(0, math.inf)
+
+
+@command(
+    RESULTS,
+    option("study", nargs="?", metavar="STUDY", help="that has runs, made here or committed"),
+    option("--from", dest="file", type=Path, metavar="FILE", help=".csv with arm, seed, score, and task if several"),
+    option("--baseline", metavar="ARM", help="with --from: default the first arm"),
+    option("--sd", type=POSITIVE, help="of one arm's scores over seeds, without any runs"),
+    option("--correlation", type=number_between(-1, 1), help="with --sd: of two arms' scores of one seed; default 0"),
+    option("--difference", type=POSITIVE, help="to be seen; default: the study's margin, .15 of its baseline's gain"),
+    option("--power", type=number_between(0, 1), default=0.8, help="chance to see it; default .8"),
+    option("--hypotheses", type=count, metavar="N", help="that are decided together; default: the study's, else 1"),
+)
+def power(arguments: argparse.Namespace) -> None:
+    """Say how many seeds a difference needs, paired and unpaired, and what few seeds get wrong."""
+    from grpolab.report import power_screen
+
+    given = [arguments.study, arguments.file, arguments.sd]
+    if sum(value is not None for value in given) != 1:
+        raise RequestError("power needs one of STUDY, --from FILE.csv and --sd")
+    for name, of in (("baseline", "file"), ("correlation", "sd")):
+        if getattr(arguments, name) is not None and getattr(arguments, of) is None:
+            raise RequestError(f"--{name}={getattr(arguments, name)} needs {'--from' if of == 'file' else '--sd'}")
+    difference, hypotheses, looks = arguments.difference, arguments.hypotheses or 1, LOOKS
+    if arguments.study is None and difference is None:
+        raise RequestError("--difference is missing: the difference of two scores that is to be seen, a number > 0")
+    of, about = str(arguments.file), ""
+    if arguments.sd is not None:
+        noises = [power_screen.of_numbers(arguments.sd, arguments.correlation or 0.0, difference)]
+        of = "a comparison of two arms"
+    elif arguments.file is not None:
+        noises = power_screen.of_table(arguments.file, arguments.baseline, difference)
+    else:
+        from grpolab.report.load import load
+        from grpolab.report.plans import plans_of
+
+        results = results_of(arguments)
+        name = planned_name(results, arguments.study)
+        if not plans_of(results, name)[-1]["cells"]:
+            raise RequestError(f"STUDY={name} is a collection: name one of its studies")
+        study = load(results, name)[-1]
+        noises = power_screen.of_study(study, difference)
+        asked = [h for h in study.plan.get("hypotheses", []) if not h["by_construction"]]
+        hypotheses = arguments.hypotheses or max(len(asked), 1)
+        of, looks = study.name, tuple(study.plan.get("looks") or LOOKS)
+        about = "" if difference else f" (the margin: .15 of what {study.baseline} gains)"
+    say(power_screen.screen(noises, of, arguments.power, hypotheses, looks, about))
 
 
 @command(

@@ -120,7 +120,7 @@ class Evidence:
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)  # metric -> steps where it is NaN or infinite
     framework: str = "grpolab"  # whose log it is
     seconds: float = np.nan  # that the run took; NaN if no time is logged
-    # `stability.run_quantities` of a run whose updates are not kept
+    # `stability.journal_quantities` of a run whose updates are not kept
     numbers: Mapping[str, float | bool] = field(default_factory=dict)
     # From the study for which the run is diagnosed; empty if there is none.
     thresholds: Thresholds | None = None

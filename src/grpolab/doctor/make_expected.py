@@ -16,9 +16,9 @@ import pandas as pd
 
 from grpolab.doctor.expected import ANY, KEYS, MEASURES
 from grpolab.paths import Results
-from grpolab.quantities import Thresholds
-from grpolab.report.journals import mean, tail_length
-from grpolab.report.plans import read_plan
+from grpolab.report import load
+from grpolab.report.measures import run_means, stability_table
+from grpolab.report.plans import outcome_at, read_plan
 from grpolab.vocabulary import COMPLETED
 
 BAND = (0.05, 0.95)
@@ -61,33 +61,30 @@ def _healthy_runs(results: Results) -> pd.DataFrame:
     `clip`: the mean over all updates of the share of tokens whose gradient the clip took (CISPO: whose weight it cut);
     `entropy` and `length`: last tenth over first; `kl`: to the start, at the end, exact over the vocabulary.
     """
-    cells = {
-        cell["signature"]: cell["settings"] | {"reward": cell["levels"].get("reward")}
-        for file in sorted(results.reference.glob("plans/*.json"))
-        for cell in read_plan(file)["cells"]
-    }
-    settings = pd.DataFrame.from_dict(cells, orient="index").rename_axis("signature").reset_index()
-    tables = {name: pd.read_parquet(results.reference / f"{name}.parquet") for name in ("numbers", "outcomes")}
-    lengths = pd.read_parquet(results.reference / "rollouts.parquet", columns=["signature", "length/mean"])
-    runs = settings.merge(tables["numbers"].drop_duplicates("signature"), on="signature")
-    runs = runs.merge(tables["outcomes"][["signature", "outcome"]], on="signature")
+    committed = outcome_at(results.reference)
+    plans = [plan for file in sorted(results.reference.glob("plans/*.json")) if (plan := read_plan(file))["cells"]]
+    every = load.read_all(committed, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
+    runs = pd.concat([_numbers(load.study_of(committed, plan, every)) for plan in plans]).drop_duplicates("signature")
     ill = runs[["lost", "below_start"]].astype(bool).any(axis=1) | (runs["gain"] <= 0)
-    runs = runs[~ill & (runs["outcome"] == COMPLETED) & (runs["beta"] == 0) & (runs["reward"] != "random")]
+    setting = runs[~ill & (runs["outcome"] == COMPLETED) & (runs["setting/beta"] == 0)]
+    runs = setting[setting["factor/reward"] != "random"].rename(columns=lambda name: name.removeprefix("setting/"))
     return pd.DataFrame(
         {
             **{"level": runs["importance_sampling_level"], "kernel": runs["kernel"], "low": runs["epsilon"]},
             **{"high": runs["epsilon_high"].astype(float), "staleness": runs["staleness"], "task": runs["task"]},
             "updates": runs["num_iterations"] * runs["num_minibatches"],
-            "clip": runs["mean clip/active"].where(runs["kernel"] != "cispo", runs["mean clip/capped"]),
-            **{"entropy": runs["entropy_ratio"], "kl": runs["kl_ref"]},
-            "length": runs["signature"].map(lengths.groupby("signature")["length/mean"].apply(_end_over_start)),
+            "clip": runs["clip/active"].where(runs["kernel"] != "cispo", runs["clip/capped"]),
+            **{"entropy": runs["entropy_ratio"], "kl": runs["kl_ref"], "length": runs["length_ratio"]},
         }
     )
 
 
-def _end_over_start(values: pd.Series) -> float:
-    n = tail_length(len(values), Thresholds.tail)
-    return mean(values.to_numpy()[-n:]) / mean(values.to_numpy()[:n])
+def _numbers(study: load.StudyRuns) -> pd.DataFrame:
+    """Return the runs of a study with their settings, their quantities and their shares of clipped tokens."""
+    runs = study.done.merge(stability_table(study).drop(columns=["variant", "outcome"]), on=load.KEYS)
+    for name in ("clip/active", "clip/capped"):
+        runs = runs.join(run_means(study, name).rename(name), on=load.KEYS)
+    return runs
 
 
 if __name__ == "__main__":

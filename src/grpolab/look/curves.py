@@ -59,13 +59,13 @@ def every(studies: Sequence[StudyRuns], characters: int) -> int:
 
 
 def of_runs(study: StudyRuns, k: int, without: Container[str] = ()) -> Iterator[tuple[str, Curve, Curve]]:
-    """Yield signature, training curves and evaluations of each run of a study that has a journal."""
+    """Yield signature, training curves (none where only evaluations are kept) and evaluations of each run."""
     by_run = dict(iter(_by_step(study).groupby("signature", sort=False)))
     evaluations = dict(iter(study.evaluations.groupby("signature", sort=False)))
     for signature in dict.fromkeys(study.cells["signature"]):
-        if signature in without or signature not in by_run:
+        if signature in without or not (signature in by_run or signature in evaluations):
             continue
-        steps, scores = by_run[signature], evaluations.get(signature, pd.DataFrame())
+        steps, scores = (of.get(signature, pd.DataFrame()) for of in (by_run, evaluations))
         yield signature, _thinned(steps, k), _curve(scores, int(scores.get("carried", pd.Series(dtype=bool)).sum()))
 
 

@@ -277,6 +277,7 @@ _CURVES = {
     **dict.fromkeys(("starvation", "starved", "zero_variance_gap"), "zero_variance/share"),
     **{"starved_right": "zero_variance/all_right", "starved_wrong": "zero_variance/all_wrong"},
     **{"truncation": "truncation/share", "truncated": "truncation/share", "kl_ref": "kl_ref/exact"},
+    "length_ratio": "length/mean",
     **{"sequence_ratio_max": "ratio/sequence_max", "ess_min": "ratio/ess", "outer_mass": "clip/outer"},
     **{"clip_share": "clip/active_nz", "up_clipped_gap": "p_old/up_clipped", "clipped_gradients": "grad_norm"},
     **{"counterfactual_log_ratio": "cf/sequence_0.2", "sequence_sign_gap": "ratio/sequence_mean_pos"},

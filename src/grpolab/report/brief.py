@@ -11,6 +11,7 @@ import pandas as pd
 
 from grpolab.quantities import GAINS
 from grpolab.report.claims import VERDICTS, VOID, Claim
+from grpolab.report.effects import SMALL
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.provenance import compute, damaged, runs_of
@@ -188,7 +189,7 @@ def _accuracies(study: StudyRuns) -> Iterator[str]:
 def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[str]:
     """Write what must not be concluded, the limits, and the cost."""
     disagree = [c for c in claims if c.is_finding and c.disagreement < 0.05]
-    small = [c for c in claims if "smaller than the margin" in c.flags]
+    small = [c for c in claims if SMALL in c.found]
     no = ["what is not decided may still differ; shown to be too small to matter is only what is `negligible`"]
     no += [f"where tasks disagree ({count(len(disagree), 'claim')}), no mean speaks for them"] if disagree else []
     no += [f"real, and smaller than the margin: {count(len(small), 'difference')}"] if small else []

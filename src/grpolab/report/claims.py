@@ -18,7 +18,7 @@ import numpy as np
 
 from grpolab.paths import Results
 from grpolab.report import effects
-from grpolab.report.effects import FEWEST_VALUES, Decision, TaskEffect
+from grpolab.report.effects import Decision, TaskEffect, few_values
 from grpolab.report.journals import kind_of_cpu
 from grpolab.report.load import StudyRuns, load
 from grpolab.report.plans import also, find_elsewhere
@@ -147,10 +147,7 @@ def _count_withdrawn(family: str, studies: Sequence[StudyRuns]) -> int:
 
 
 def _run_tests(question: Question, n: int) -> tuple[float, float, bool]:
-    """Test the first n seeds: p of a direction, p of the margin, and whether the estimate is on the claimed side.
-
-    The margin counts only if every task is inside its own, and the tasks (fewer than seeds) do not disagree.
-    """
+    """Test the first n seeds: p of a direction, p of the margin, and whether the estimate is on the claimed side."""
     values_STA, sign = question.values_STA[:n], question.sign
     if question.void or len(values_STA) < n:
         return np.nan, np.nan, False
@@ -161,17 +158,16 @@ def _run_tests(question: Question, n: int) -> tuple[float, float, bool]:
         tau = rank_trend(values_STA)
         return tau.p, 1.0, sign * tau.effect > 0
     y_S, beyond, equal = question.pooled(n), question.pooled_beyond, question.is_equality
-    if not np.isfinite(y_S).all() or len(np.unique(y_S)) < min(FEWEST_VALUES, n):
+    if not np.isfinite(y_S).all() or few_values(y_S):
         if equal:  # its opposite lies beyond the margin
             sign, beyond = float(np.sign(np.median(y_S))), 1.0
         shifted_S = sign * y_S - beyond
         above = bool((shifted_S > 0).sum() > (shifted_S < 0).sum())
         return sign_test(shifted_S) if above or not equal else 1.0, 1.0, above
-    test = planned.run_tests(y_S[None], 1.0 if question.has_margins else np.nan, sign, beyond, (n,), equal)
-    untested = 1 < len(question.tasks) >= n  # too few seeds to tell whether tasks disagree
-    inside = bool((np.abs(question.differences(n).mean(axis=0)) < question.unit_T).all())
-    inside = inside and not (untested or question.disagreement(n) < ALPHA)
-    return float(test.direction_p[0, 0]), float(test.margin_p[0, 0]) if inside else 1.0, bool(test.claimed[0, 0])
+    d_TS = (question.differences(n) / question.unit_T).T
+    has_margins = question.has_margins and not any(map(few_values, d_TS))
+    test = planned.run_tests(d_TS[None], 1.0 if has_margins or equal else np.nan, sign, beyond, (n,), equal)
+    return float(test.direction_p[0, 0]), float(test.margin_p[0, 0]) if has_margins else 1.0, bool(test.claimed[0, 0])
 
 
 def _decide_together(family: Sequence[Question], gone: int = 0) -> list[Claim]:
@@ -179,15 +175,15 @@ def _decide_together(family: Sequence[Question], gone: int = 0) -> list[Claim]:
     looks = family[0].looks
     tests_MK = [[_run_tests(question, n) for n in looks] for question in family]
     tests = LookTests(*(np.array([[test[i] for test in of] for of in tests_MK]) for i in range(3)))
-    decided = planned.decide(tests, equal_M=np.array([question.is_equality for question in family]), gone=gone)
+    decided = planned.decide(tests, np.array([question.is_equality for question in family]), gone, looks)
     claims = []
     for question, of_looks, verdict, by_margin, look, level, p in zip(family, tests_MK, *decided, strict=True):
         by = int(question.is_equality and verdict != OPPOSITE)  # an equality claims to be inside the margin
-        q = float(planned.repeated_p(of_looks[look][by], look, len(looks))) if look >= 0 else np.nan
-        q = q / 2 if by and q < 1 else q  # as `looks.decide` does
-        word, n = VOID if question.void else str(verdict), looks[look] if look >= 0 else 0
-        decision = Decision(word, n, bool(by_margin), float(level), int(look), len(looks), float(p), q)
-        claims.append(_write(question, decision))
+        share, n = (float(planned.shares(looks)[look]), looks[look]) if look >= 0 else (1.0, 0)
+        q = min(of_looks[look][by] / share, 1.0) if n else np.nan
+        word = VOID if question.void else str(verdict)
+        levels = float(level), share, ALPHA * share / (len(family) + gone)
+        claims.append(_write(question, Decision(word, n, bool(by_margin), *levels, float(p), q)))
     return claims
 
 
@@ -223,7 +219,7 @@ def _write(question: Question, decision: Decision) -> Claim:
         short = f"tau {size}"
     flags = tuple(effects.flags(question, decision, low, high))
     label, why = (CHECK, "") if hypothesis["by_construction"] else (question.label, question.why)
-    found = effects.verdict_by_task(question, decision.verdict, tasks, disagreement < ALPHA)
+    found = effects.verdict_in_words(question, decision, tasks, disagreement < ALPHA)
     rollouts = effects.rollouts_in_words(question, n)
     kind, because, kind_is_registered = question.asks
     whole = "; ".join(filter(None, (size, rollouts)))

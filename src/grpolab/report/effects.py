@@ -11,17 +11,22 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import special
 
 from grpolab.report.questions import ONE_RATE, Question
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.intervals import t_interval
-from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
-from grpolab.report.statistics.tests import rank_trend, sign_flip
+from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, OPPOSITE, SUPPORTED
+from grpolab.report.statistics.tests import rank_trend
 from grpolab.report.text import count, estimate, listing, number, p_equals, signed
 
 FEWEST_VALUES = 4  # different values that a t-test needs; with fewer seeds, all must differ
 SKEWED = 1.0
+SMALL = "smaller than the margin, and real"
+
+
+def few_values(values_S: NDArray) -> bool:
+    """Return True if too few values differ for a t-test."""
+    return len(np.unique(values_S)) < min(FEWEST_VALUES, len(values_S))
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,9 @@ class Decision:
     n: int  # seeds at the decision, or at the last look
     by_margin: bool = False  # the test of the margin decided
     level: float = ALPHA  # the question's part of ALPHA
-    look: int = 0
-    looks: int = 1
-    p: float = np.nan  # adjusted for several looks (`looks.repeated_p`)
+    share: float = 1.0  # the look's part of that
+    all_level: float = ALPHA  # the look's part of ALPHA over all questions of the family, decided ones too
+    p: float = np.nan  # adjusted for several looks: divided by the share
     q: float = np.nan  # the same for what the hypothesis claims, for Benjamini and Hochberg's procedure
 
     @property
@@ -43,16 +48,16 @@ class Decision:
         return min(self.p * ALPHA / self.level, 1.0)
 
     def estimate(self, values_S: NDArray, tasks: int = 1) -> tuple[float, float, float]:
-        """Return mean and interval at the decision's level, which is divided by the number of tasks.
+        """Return mean and interval at the decision's level, divided by the number of tasks unless the margin decided.
 
         If a value is infinite, return the median without an interval; no interval if too few values differ.
         """
         if not np.isfinite(values_S).all():
             return float(np.median(values_S)), np.nan, np.nan
-        if len(np.unique(values_S)) < min(FEWEST_VALUES, len(values_S)):
+        if few_values(values_S):
             return float(values_S.mean()), np.nan, np.nan
-        bounds = planned.interval(values_S, self.by_margin, self.level / tasks, self.look, self.looks)
-        return float(values_S.mean()), *bounds
+        level = self.level * self.share
+        return float(values_S.mean()), *planned.interval(values_S, 2 * level if self.by_margin else level / tasks)
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,43 @@ def said(question: Question) -> str:
     if question.rates != ONE_RATE or "learning rate" in words or hypothesis["by_construction"]:
         return words
     return f"{words.rstrip('.')}, at {ONE_RATE}{'.' if words.endswith('.') else ''}"
+
+
+def verdict_in_words(question: Question, decision: Decision, tasks: Sequence[TaskEffect], disagree: bool) -> str:
+    """Write a verdict: first what its interval says of a difference's size, last the tasks where they differ."""
+    words = verdict_by_task(question, decision.verdict, tasks, disagree)
+    if question.is_equality and decision.verdict == INCONCLUSIVE and any(task.side for task in tasks):
+        shown = {"inside the margin on": 1, "beyond it on": -1, "not shown on": 0}
+        on = {text: [task.task for task in tasks if task.side == side] for text, side in shown.items()}
+        words += f": {', '.join(f'{text} {listing(names)}' for text, names in on.items() if names)}"
+    size = _size_in_words(question, decision)
+    return f"{size} ({words})" if size else words
+
+
+def _size_in_words(question: Question, decision: Decision) -> str:
+    """Say of a difference that is not 0 whether it is smaller than the margin; '' if it may be 0, or is larger.
+
+    It is not 0 if its direction was decided, or would be without Holm's gain from decided ones.
+    """
+    turned = decision.verdict in (SUPPORTED, OPPOSITE) and not question.is_equality
+    if question.kind != "mean" or not question.has_margins or question.beyond or np.isnan(decision.p):
+        return ""
+    d_ST, y_S = question.differences(decision.n) / question.unit_T, question.pooled(decision.n)
+    if not np.isfinite(d_ST).all() or any(map(few_values, (y_S, *d_ST.T))):
+        return ""
+    level = decision.level * decision.share if turned else decision.all_level
+    low, high = planned.interval(y_S, level)
+    if not turned and low <= 0 <= high:
+        T, (_, low, high) = len(question.tasks), decision.estimate(y_S)
+        of_tasks = zip(question.tasks, (planned.interval(d_S, level / T) for d_S in d_ST.T), strict=True)
+        on = [task for task, (least, most) in of_tasks if T > 1 and (least > 0 or most < 0)]
+        size = f"{SMALL} on {listing(on)}" if on else "smaller than the margin, and perhaps not 0"
+        return size if decision.by_margin and (on or low > 0 or high < 0) else ""
+    if decision.by_margin or all(np.abs(planned.interval(d_S, level)).max() < 1 for d_S in d_ST.T):
+        return SMALL
+    if low > -1 and high < 1:
+        return f"in the mean over tasks {SMALL}"
+    return "" if turned or low > 1 or high < -1 else "real, and not shown to be smaller than the margin"
 
 
 def verdict_by_task(question: Question, verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
@@ -264,15 +306,8 @@ def flags(question: Question, decision: Decision, low: float, high: float) -> It
     y_S = question.pooled(n) if question.kind == "mean" else np.empty(0)
     if not len(y_S) or not np.isfinite(y_S).all():
         return
-    if turned:
-        if low > -1 and high < 1:
-            yield "smaller than the margin"
-        if verdict == OPPOSITE and question.beyond and sign * (high if sign > 0 else low) > 0:
-            yield "less than claimed, and not shown to be the other way round"
-        if n >= 2 * LOOKS[0] and sign_flip(sign * y_S - question.pooled_beyond) > ALPHA:
-            yield "a test without normality (sign flips) does not find it"
-    if verdict == NEGLIGIBLE and (low > 0 or high < 0):
-        yield "not zero, and yet inside the margin"
+    if turned and verdict == OPPOSITE and question.beyond and sign * (high if sign > 0 else low) > 0:
+        yield "less than claimed, and not shown to be the other way round"
     if len(np.unique(y_S)) >= FEWEST_VALUES and abs(pd.Series(y_S).skew()) > SKEWED:
         yield "skewed differences: p may be too small"
     if verdict == INCONCLUSIVE and question.has_margins and np.ptp(y_S):
@@ -280,18 +315,17 @@ def flags(question: Question, decision: Decision, low: float, high: float) -> It
 
 
 def _outlook(question: Question, decision: Decision, y_S: NDArray) -> Iterator[str]:
-    """Say at which later look the question would be decided at this level, if mean and spread stayed as observed."""
-    mean, sd, looks = float(y_S.mean()), float(np.std(y_S, ddof=1)), question.looks
-    distance = question.sign * mean - question.pooled_beyond
-    if question.is_equality:
-        distance = max(abs(mean) - 1, 0.0)
-    for look, later in enumerate(looks):
+    """Say at which later look the question would be decided at this level, if means and spreads stayed as observed."""
+    d_ST, mean, sd = question.differences(decision.n) / question.unit_T, float(y_S.mean()), float(np.std(y_S, ddof=1))
+    distance = abs(mean) - 1 if question.is_equality else abs(question.sign * mean - question.pooled_beyond)
+    for later, share in zip(question.looks, planned.shares(question.looks), strict=True):
         if later <= decision.n:
             continue
-        local = [float(planned.level_at(a, look, len(looks))) for a in (decision.level, 2 * decision.level)]
-        reach = [-special.stdtrit(later - 1, a / 2) * sd / np.sqrt(later) for a in local]
-        if abs(distance) > reach[0] or 1 - abs(mean) > reach[1]:
+        direction, margin = (planned.critical(a * decision.level * share, later) / np.sqrt(later) for a in (1, 2))
+        inside = np.abs(d_ST.mean(axis=0)) + margin * d_ST.std(axis=0, ddof=1) < 1
+        if distance > direction * sd or inside.all():
             yield f"{later} seeds would decide it at the earliest, were mean and spread as observed"
             return
-    if decision.n < looks[-1]:
-        yield f"{looks[-1]} seeds would not decide it, were mean and spread as observed (margin: {1 / sd:.1f} sd)"
+    if decision.n < question.looks[-1]:
+        margin_sds = f"(margin: {1 / sd:.1f} sd)"
+        yield f"{question.looks[-1]} seeds would not decide it, were mean and spread as observed {margin_sds}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from grpolab.report.measures import run_numbers
 from grpolab.report.plans import Plan, read_plan
 from grpolab.report.statistics.looks import LOOKS
 from grpolab.study_names import not_planned
-from grpolab.vocabulary import DAMAGED, LEVELS, QUANTILES, SIGNS, quantile_metric
+from grpolab.vocabulary import CONFIRMATION_SEEDS, DAMAGED, LEVELS, QUANTILES, SIGNS, TUNING_SEEDS, quantile_metric
 
-# Metrics of the updates that are kept. Updates and histograms are the bulk; of the other tables everything is kept.
+# Metrics of the updates that are kept. Updates and histograms are the bulk.
 _UPDATE_METRICS = (
     *("clip/out_of_range", "clip/active", "clip/active_low", "clip/active_high", "clip/outer", "clip/capped"),
     *("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz"),
@@ -32,13 +32,15 @@ _UPDATE_METRICS = (
     *(f"ratio/{level}_{end}" for level in LEVELS for end in ("min", "max")),
     *(convention(framework) for framework in CLIP_METRIC),
 )
-# Metrics of the rollout steps that are kept of runs that no committed figure shows.
+# Metrics of the rollout steps that are kept of later seeds where a committed figure shows the first look's.
 _ROLLOUT_METRICS = {
     *("reward/mean", "reward/correct", "entropy/behaviour", "length/mean", "truncation/share", "zero_variance/share"),
 }
+# Figures that evaluations and `numbers` draw: a study of which no other is shown keeps nothing else.
+_OF_NUMBERS = {"F13", "F21", "F24", "F25", "F26", "F27", "F28", "F32", "F34"}
 # Kept only of the updates at the ends of a run's quarters.
 _QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in QUANTILES for sign in SIGNS]
-_OF_SHOWN = ("updates", "histograms", "timings")
+_OF_WHOLE = ("updates", "histograms", "timings")
 _HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
 
 
@@ -46,7 +48,9 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     """Write results/reference/ from the runs of a study, in place of what was there; return the files.
 
     `append` keeps the committed runs, which need no folder, and adds the study's seeds that are finished in every
-    variant. If a committed collection has `shown`, it also decides which of the added runs are kept whole.
+    variant. If a committed collection has `shown`, it also decides which of the added runs are kept whole. Of a run
+    that no shown figure draws, the outcome, the evaluations and `run_numbers` stay: about 330 bytes. Of one that tunes,
+    only the score and what hypotheses name: about 200.
 
     Raises RequestError if the study has not been planned here, a run is damaged, a cell has no outcome (a reference
     with holes would be taken for the truth), or the committed runs have another results_version or lock file.
@@ -56,7 +60,8 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     whole = read_plan(results.plan(study))
     plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
     committed = [read_plan(file) for file in sorted(results.reference.glob("plans/*.json"))] if append else []
-    shown: list[str] = next((plan["shown"] for plan in (whole, *committed) if plan.get("shown")), [])
+    collections = {plan["study"]: plan for plan in (*committed, whole)}.values()
+    shown = [name for plan in collections for name in plan.get("shown", ())]
     runs = read_all(results, _signatures([*committed, *plans]))
     outcomes = runs["outcomes"]
     if len(damaged := outcomes[outcomes["outcome"] == DAMAGED]):
@@ -78,11 +83,16 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
         whole_runs |= set(runs["updates"]["signature"]) - folders
     hypotheses = [hypothesis for plan in plans for hypothesis in plan.get("hypotheses", [])]
     metrics = {of["metric"] for hypothesis in hypotheses for of in (hypothesis, hypothesis["provided"]) if of}
-    tables = {table: _compact(table, runs[table], metrics, whole_runs) for table in ("outcomes", *TABLES)}
-    for table in _OF_SHOWN:
-        tables[table] = tables[table][tables[table]["signature"].isin(whole_runs)]
+    drawn = whole_runs.union(*(_signatures([plan]) for plan in _drawn(shown, plans)))
     numbers = [run_numbers(study_of(results, plan, runs), metrics) for plan in plans if plan["cells"]]
-    tables[NUMBERS] = pd.concat(numbers, ignore_index=True).drop_duplicates(["signature", "thresholds", "metric"])
+    runs[NUMBERS] = pd.concat(numbers, ignore_index=True).drop_duplicates(["signature", "thresholds"])
+    tables = {table: _compact(table, runs[table], metrics, whole_runs, drawn) for table in ("outcomes", *TABLES)}
+    tuning = range(TUNING_SEEDS, CONFIRMATION_SEEDS)
+    tune = {cell["signature"] for plan in plans for cell in plan["cells"] if cell["seed"] in tuning}
+    decide = {"signature", "thresholds", *POSITIONS, *metrics, *(f"mean {name}" for name in metrics)}
+    decide |= {plan["primary_metric"] for plan in plans if plan.get("primary_metric")}
+    for table in ("evaluations", NUMBERS):
+        tables[table] = _keep_of(runs[table], ~runs[table]["signature"].isin(tune), decide)
     for file in results.reference.glob("plans/*.json"):
         file.unlink()
     for plan in plans:
@@ -156,10 +166,15 @@ def _choose_whole_runs(shown: list[str], plans: Sequence[Plan]) -> set[str]:
     """Return the runs that are kept whole: all, or those of the first look in studies that have a shown figure."""
     if not shown:
         return set(_signatures(plans))
-    studies = {name.partition(".")[0] for name in shown}
     first = {plan["study"]: sorted(plan["seeds"])[: plan.get("looks", LOOKS)[0]] for plan in plans if plan["cells"]}
-    kept = [plan for plan in plans if plan["study"] in studies]
-    return {cell["signature"] for plan in kept for cell in plan["cells"] if cell["seed"] in first[plan["study"]]}
+    drawn = _drawn(shown, plans)
+    return {cell["signature"] for plan in drawn for cell in plan["cells"] if cell["seed"] in first[plan["study"]]}
+
+
+def _drawn(shown: list[str], plans: Sequence[Plan]) -> list[Plan]:
+    """Return the plans of studies of which a figure is shown that journals draw."""
+    studies = {study for study, _, figure in (name.partition(".") for name in shown) if figure not in _OF_NUMBERS}
+    return [plan for plan in plans if plan["study"] in studies]
 
 
 def _pack_plan(plan: Plan) -> Plan:
@@ -179,11 +194,21 @@ def _pack_plan(plan: Plan) -> Plan:
     return {**rest, "settings": common, "variants": variants}
 
 
-def _compact(table: str, frame: pd.DataFrame, metrics: set[str], whole_runs: set[str]) -> pd.DataFrame:
-    """Return the kept part of a table; `metrics` are those that hypotheses name, and `whole_runs` keep more."""
+def _keep_of(frame: pd.DataFrame, whole: pd.Series, columns: Container[str]) -> pd.DataFrame:
+    """Return a table of which only the rows `whole` keep other columns than those."""
+    return frame.assign(**{str(name): frame[name].where(whole) for name in frame if name not in columns})
+
+
+def _compact(table: str, frame: pd.DataFrame, metrics: set[str], whole_runs: set[str], drawn: set[str]) -> pd.DataFrame:
+    """Return the kept part of a table: `metrics` are those that hypotheses name.
+
+    `drawn` are the runs of studies of which journals draw a shown figure, and `whole_runs` among them keep more.
+    """
     if table == "rollouts":
-        rare = frame.columns.difference([*POSITIONS, "signature", *_ROLLOUT_METRICS, *metrics])
-        return frame.assign(**{str(name): frame[name].where(frame["signature"].isin(whole_runs)) for name in rare})
+        frame = frame[frame["signature"].isin(drawn)]
+        return _keep_of(frame, frame["signature"].isin(whole_runs), {*POSITIONS, "signature", *_ROLLOUT_METRICS})
+    if table in _OF_WHOLE:
+        frame = frame[frame["signature"].isin(whole_runs)]
     if table == "updates":
         keep = {*POSITIONS, "signature", *_UPDATE_METRICS, *_QUARTER_METRICS, *(metrics & METRICS.keys())}
         quarters = frame.index.isin(at_quarters(frame).index)
@@ -197,7 +222,9 @@ def _compact(table: str, frame: pd.DataFrame, metrics: set[str], whole_runs: set
 def _write_table(path: Path, frame: pd.DataFrame) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    fields = [pa.field(f.name, pa.list_(pa.float32()) if pa.types.is_list(f.type) else f.type) for f in table.schema]
+    single = {f.name: pa.list_(pa.float32()) for f in table.schema if pa.types.is_list(f.type)}
+    single |= {f.name: pa.float32() for f in table.schema if pa.types.is_float64(f.type)}
+    fields = [pa.field(f.name, single.get(f.name, f.type)) for f in table.schema]
     part = path.with_suffix(".part")
     # Bytes of the same weight side by side: a quarter smaller than dictionaries, and nothing is lost.
     floats = [f.name for f in fields if pa.types.is_float32(f.type)]

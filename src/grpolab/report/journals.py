@@ -40,6 +40,7 @@ KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # these decide the bi
 NOT_RECORDED = "not recorded"
 QUARTERS = 4
 CACHE = "journal.arrow"
+HASH = 16  # hex digits of a hash that tells two runs apart; the folder of a run has the whole
 # Nullable integers: beside a missing cell, version 1 must not become 1.0.
 _COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
 _NOT_METRICS = {*POSITIONS, "time_ms"}  # columns that count or name; every other number is a metric
@@ -88,10 +89,11 @@ def _outcome_row(outcome: Record, provenance: Record) -> dict[str, Any]:
     warm_start, dataset = provenance.get("warm_start") or {}, provenance.get("dataset") or {}
     diff = provenance.get("diff") or ""
     touched = sorted(set(re.findall(r"^diff --git a/(experiments/\S+)", diff, re.MULTILINE)))  # uncommitted changes
-    from_outcome = ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds", "journal_sha256")
+    from_outcome = ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds")
     from_provenance = ("commit", "dirty", "lock_sha256", "python", "threads", "results_version")
     return {
-        **{key: outcome.get(key) for key in (*from_outcome, "policy_sha256")},
+        **{key: outcome.get(key) for key in from_outcome},
+        **{key: (outcome.get(key) or "")[:HASH] or None for key in ("journal_sha256", "policy_sha256")},
         **{key: provenance.get(key) for key in from_provenance},
         "hardware": json.dumps(provenance.get("hardware") or {}, sort_keys=True),
         **({"content": in_words(content)} if (content := provenance.get("content")) else {}),

@@ -17,22 +17,23 @@ from grpolab.meanings import METRICS
 from grpolab.quantities import QUANTITIES, SCORES, SHARES, Thresholds
 from grpolab.report.journals import column
 from grpolab.report.load import KEYS, StudyRuns
-from grpolab.report.stability import after_first_step, largest_clip_share, run_quantities
+from grpolab.report.stability import after_first_step, journal_quantities, largest_clip_share, score_quantities
 from grpolab.report.statistics import intervals
 from grpolab.report.statistics.intervals import LEAST_RUNS, LEAST_TASKS, Band, Interval
 from grpolab.report.statistics.tests import Difference, paired_difference, welch_difference
 from grpolab.report.text import count
-from grpolab.vocabulary import SIGNS, quantile_metric
+from grpolab.vocabulary import COMPLETED, SIGNS, quantile_metric
 
 # Factors along which a study tests how far its findings generalise, with the unit of their levels (`0.13M`, `48`).
 SCALES = {"size": "parameters", "length": "tokens"}
-# Means over a run's updates that tables and sentences need, besides those that hypotheses name.
+# Means over a run's updates or rollout steps that tables and sentences need, besides those that hypotheses name.
 MEANS = (
     *("clip/active", "clip/active_low", "clip/active_high", "clip/out_of_range", "clip/capped", "clip/outer"),
-    *("cf/token_0.2", "cf/sequence_0.2", "p_old/up_clipped", "p_old/all"),
+    *("cf/token_0.2", "cf/sequence_0.2", "p_old/up_clipped", "p_old/all", "zero_variance/share"),
 )
 LATER_MEANS = ("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz")
 SPREAD = "later |log ratio|"
+OF_JOURNAL = [name for name in QUANTITIES if name not in score_quantities(np.empty(0), COMPLETED, 1, Thresholds())]
 SCORE = "(final accuracy - start) / (1 - start)"  # averaged over tasks (Agarwal et al. 2021, arXiv:2108.13264)
 _CELL_COLUMNS = ["variant", "arm", "facet", "seed", "outcome"]
 _TASK = "factor/task"
@@ -40,31 +41,28 @@ _TASK = "factor/task"
 
 @lru_cache(maxsize=32)
 def stability_table(study: StudyRuns) -> pd.DataFrame:
-    """Return one row per cell with a result: variant, arm, facet, seed, outcome, and `run_quantities` of its run.
+    """Return one row per cell with a result: variant, arm, facet, seed, outcome, and every quantity of its run.
 
     Labels are by the thresholds of the study's plan. Cached: do not change it in place.
     """
-    quantities, rows = kept_quantities(study), []
+    kept, rows = kept_quantities(study), []
     settings = study.done.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
     for cell, of_run in zip(study.done.itertuples(), settings.to_dict("records"), strict=True):
-        if cell.signature not in quantities:
-            quantities[cell.signature] = run_quantities(
-                column(study.of_cell("evaluations", cell), study.metric),
-                study.of_cell("updates", cell),
-                study.of_cell("rollouts", cell),
-                *(cell.outcome, cell.evaluation_items, of_run, study.thresholds),
-            )
-        rows.append({key: getattr(cell, key) for key in _CELL_COLUMNS} | quantities[cell.signature])
+        accuracy_E = column(study.of_cell("evaluations", cell), study.metric)
+        scores = score_quantities(accuracy_E, cell.outcome, cell.evaluation_items, study.thresholds)
+        if cell.signature not in kept:
+            journal = study.of_cell("updates", cell), study.of_cell("rollouts", cell)
+            kept[cell.signature] = journal_quantities(*journal, of_run, study.thresholds)
+        rows.append({key: getattr(cell, key) for key in _CELL_COLUMNS} | scores | kept[cell.signature])
     return pd.DataFrame(rows, columns=[*_CELL_COLUMNS, *QUANTITIES])
 
 
 def kept_quantities(study: StudyRuns) -> dict[str, dict[str, float | bool]]:
-    """Return by signature those of the kept `run_quantities` that use the study's thresholds and metric."""
-    numbers = study.numbers
-    if numbers.empty:
+    """Return by signature those of the kept `journal_quantities` that use the study's thresholds."""
+    if study.numbers.empty:
         return {}
-    kept = numbers[(numbers["thresholds"] == _to_text(study.thresholds)) & (numbers["metric"] == study.metric)]
-    return dict(zip(kept["signature"], kept[list(QUANTITIES)].to_dict("records"), strict=True))
+    kept = study.numbers[study.numbers["thresholds"] == _to_text(study.thresholds)]
+    return dict(zip(kept["signature"], kept[OF_JOURNAL].to_dict("records"), strict=True))
 
 
 def _to_text(thresholds: Thresholds) -> str:
@@ -109,13 +107,14 @@ def log_ratio_spread(study: StudyRuns) -> pd.Series:
 
 
 def run_numbers(study: StudyRuns, metrics: Iterable[str]) -> pd.DataFrame:
-    """Return one row for each run: signature, thresholds, metric, every quantity, and means over its updates.
+    """Return one row for each run: signature, thresholds, the quantities of its journal, and means over its records.
 
-    The committed outcome (results/reference/) keeps these instead of a run's updates. `metrics`: named by hypotheses.
+    The committed outcome (results/reference/) keeps these instead of a run's updates and rollout steps; of the
+    evaluations it keeps all, so what they say is computed again. `metrics`: named by hypotheses.
     """
     wanted = (*MEANS, *sorted(set(metrics) - {*MEANS}))
-    means = [name for name in wanted if name in METRICS and METRICS[name].kind == "update"]
-    table = stability_table(study)[["seed", "arm", "facet", *QUANTITIES]]
+    means = [name for name in wanted if name in METRICS and METRICS[name].kind in ("update", "rollout")]
+    table = stability_table(study)[["seed", "arm", "facet", *OF_JOURNAL]]
     frame = table.merge(study.done[[*KEYS, "signature"]], on=KEYS)
     columns = {f"mean {name}": run_means(study, name) for name in means}
     columns |= {f"later {name}": means_after_first_step(study, name) for name in LATER_MEANS}
@@ -123,11 +122,12 @@ def run_numbers(study: StudyRuns, metrics: Iterable[str]) -> pd.DataFrame:
     index = pd.MultiIndex.from_frame(frame[KEYS])
     numbers = pd.DataFrame({name: values.reindex(index).to_numpy() for name, values in columns.items()})
     numbers = pd.concat([frame.drop(columns=KEYS), numbers.dropna(axis=1, how="all")], axis=1)
-    return numbers.assign(thresholds=_to_text(study.thresholds), metric=study.metric)
+    return numbers.assign(thresholds=_to_text(study.thresholds))
 
 
 def _add_kept(study: StudyRuns, column: str, means: pd.Series) -> pd.Series:
-    """Add the means of the runs of which the committed outcome keeps only means."""
+    """Return means in float32, as the committed outcome keeps them, with those of runs of which it keeps only means."""
+    means = means.astype("float32").astype("float64")
     if column not in study.numbers:
         return means
     by_signature = study.numbers[["signature", column]].drop_duplicates("signature").set_index("signature")[column]

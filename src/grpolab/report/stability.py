@@ -27,19 +27,10 @@ _LAST = {
 }
 
 
-def run_quantities(
-    accuracy_E: NDArray,
-    updates: pd.DataFrame,
-    rollouts: pd.DataFrame,
-    outcome: str,
-    items: int,
-    settings: Mapping[str, Any],
-    thresholds: Thresholds,
-) -> dict[str, float | bool]:
-    """Return every quantity and every label of one run.
+def score_quantities(accuracy_E: NDArray, outcome: str, items: int, thresholds: Thresholds) -> dict[str, float | bool]:
+    """Return the quantities and labels of a run's evaluations.
 
-    accuracy_E are its evaluations (of `items` items each, the first one before training), whose last value is repeated
-    if the run ended early; `updates` and `rollouts` are its journal.
+    accuracy_E: of `items` items each, the first one before training; the last is repeated if the run ended early.
     """
     start, final = mean(accuracy_E[:1]), final_score(accuracy_E, thresholds.score_tail)
     error = np.sqrt(start * (1 - start) / items)
@@ -48,6 +39,26 @@ def run_quantities(
         "diverged": outcome == DIVERGED,
         "stopped": outcome == STOPPED,
     }
+    return {
+        "start": start,
+        "final_score": final,
+        "gain": final - start,
+        "mean_score": mean(accuracy_E),
+        "drawdown": drawdown(accuracy_E),
+        "jitter": jitter(accuracy_E),
+        **lost,
+        "lost": any(lost.values()),
+        "below_start": bool(final < start - thresholds.below_start_errors * error),
+    }
+
+
+def journal_quantities(
+    updates: pd.DataFrame, rollouts: pd.DataFrame, settings: Mapping[str, Any], thresholds: Thresholds
+) -> dict[str, float | bool]:
+    """Return the other quantities and labels of a run, from its updates and rollout steps.
+
+    Numbers are float32, as in the committed outcome: what is decided from that is what was decided from the journal.
+    """
     norms, spikes = column(updates, "grad_norm"), np.nan
     if "grad_norm" in updates and len(updates):
         spikes = 100 * float(gradient_spikes(_per_step(updates, "grad_norm", "max"), thresholds).mean())
@@ -64,16 +75,8 @@ def run_quantities(
     rose = entropy_last > thresholds.entropy_explosion * entropy_first
     worse = mean(column(tail, "reward/mean")) < mean(column(head, "reward/mean"))
     lasts = {quantity: mean(column(tail, metric)) for quantity, metric in _LAST.items()}
-    return {
-        "start": start,
-        "final_score": final,
-        "gain": final - start,
-        "mean_score": mean(accuracy_E),
-        "drawdown": drawdown(accuracy_E),
-        "jitter": jitter(accuracy_E),
-        **lost,
-        "lost": any(lost.values()),
-        "below_start": bool(final < start - thresholds.below_start_errors * error),
+    length_first, length_last = (mean(column(part, "length/mean")) for part in (head, tail))
+    quantities: dict[str, float | bool] = {
         "spikes_per_100": spikes,
         "spiky": _label(spikes > thresholds.spikes_per_100, spikes),
         **{"grad_norm_p50": median, "grad_norm_p99": highest, "grad_norm_max": largest(norms)},
@@ -95,8 +98,10 @@ def run_quantities(
         **lasts,
         "starved": _label(lasts["starvation"] > thresholds.starvation, lasts["starvation"]),
         "truncated": _label(lasts["truncation"] > thresholds.truncation, lasts["truncation"]),
+        "length_ratio": length_last / length_first if length_first else np.nan,
         **mechanism_quantities(updates, rollouts, settings, thresholds.tail),
     }
+    return {name: of if isinstance(of, bool | np.bool_) else float(np.float32(of)) for name, of in quantities.items()}
 
 
 def _label(applies: bool, *quantities: float) -> float | bool:

@@ -8,7 +8,6 @@ Wilson interval differ from these in the last bits, which committed tables hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
 
@@ -18,9 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from grpolab.report.statistics.intervals import CONFIDENCE, Interval, share_interval, t_interval
-from grpolab.report.statistics.looks import ALPHA
+from grpolab.report.statistics.looks import ALPHA, t_power
 
-FLIPPED_SEEDS = 24  # for up to so many seeds all signs are tried; 30 would be 2**30 sums
 EXACT_LEVELS = 7  # for up to so many levels all orders are tried; beyond, the normal approximation
 ROUNDING = 1e-12  # if the range of differences is below this share of the values, they differ only by rounding
 POWER = 0.8
@@ -66,28 +64,6 @@ def sign_test(values_S: NDArray) -> float:
     """Return the exact two-sided p that values are as often above 0 as below; ties are left out. Shape: (S,)."""
     above, below = int((values_S > 0).sum()), int((values_S < 0).sum())
     return min(1.0, 2 * float(special.bdtr(min(above, below), above + below, 0.5)))
-
-
-@lru_cache
-def _signs(seeds: int) -> NDArray:
-    """Return every combination of signs: (2**S, S)."""
-    return 1.0 - 2 * (np.arange(2**seeds)[:, None] >> np.arange(seeds) & 1)
-
-
-def sign_flip(values_S: ArrayLike) -> float:
-    """Return the two-sided p-value of the sign-flip test that the values, (S,), are symmetric about 0.
-
-    It is exact up to FLIPPED_SEEDS values; above, it is estimated from 9,999 random flips with a fixed seed.
-    """
-    values = np.asarray(values_S, dtype=np.float64)
-    least = abs(values.sum()) * (1 - 1e-12)
-    if len(values) > FLIPPED_SEEDS:
-        flips = np.random.default_rng(0).choice([-1.0, 1.0], (9999, len(values)))
-        return float((1 + (np.abs(flips @ values) >= least).sum()) / 10_000)
-    # Every signed sum is one of the first half plus one of the second: two tables of 2^10 instead of one of 2^20.
-    first, second = np.array_split(values, 2)
-    sums = np.add.outer(_signs(len(first)) @ first, _signs(len(second)) @ second)
-    return float((np.abs(sums) >= least).mean())
 
 
 def holm(p_values: Sequence[float]) -> NDArray:
@@ -248,17 +224,12 @@ def _page_by_seed(values_STL: NDArray) -> float:
     return float(min(1.0, 2 * min(chance_K[: observed + 1].sum(), chance_K[observed:].sum())))
 
 
-def detectable_difference(error: float, freedom: float, alpha: float = ALPHA) -> float:
-    """Return the true difference that a two-sided t-test detects with probability POWER, given its standard error."""
+def detectable_difference(error: float, freedom: float, alpha: float = ALPHA, power: float = POWER) -> float:
+    """Return the true difference that a two-sided t-test detects with this power, given its standard error."""
     from scipy import optimize
 
-    # Observed over true standard deviation of normal values, at K equally likely points: three digits of power.
-    spread_K = np.sqrt(2 * special.gammaincinv(freedom / 2, (np.arange(1000) + 0.5) / 1000) / freedom)
-    reach_K = -special.stdtrit(freedom, alpha / 2) * spread_K
-
     def surplus(shift: float) -> float:
-        """Return P(p < alpha) minus POWER if the true effect is `shift` standard errors."""
-        return float(np.mean(special.ndtr(shift - reach_K) + special.ndtr(-shift - reach_K))) - POWER
+        return t_power(shift, freedom, alpha) - power
 
     farthest = 2.0
     while surplus(farthest) < 0:
