@@ -270,7 +270,7 @@ def test_blank_lines_of_the_registry_are_passed_over_and_damaged_ones_named(
 
 
 def test_the_committed_plans_have_the_registrations_of_their_hypotheses() -> None:
-    """Where a model or a package is absent, a plan that is written anew has none: it must not take a committed one's place."""
+    """A plan that is written anew where its model is absent has none: it must not replace a committed one."""
     root = Path(__file__).parents[2]
     lines = [json.loads(text) for text in (root / REGISTRY).read_text().splitlines()]
     known = {(line["study"], name) for line in lines for name in line["hypotheses"]}
