@@ -21,6 +21,7 @@ from grpolab.report.text import count, estimate, listing, number, p_equals, sign
 
 FEWEST_VALUES = 4  # different values that a t-test needs; with fewer seeds, all must differ
 SKEWED = 1.0
+SOME_TASKS = ("by itself on", "on no task alone", "not shown on", "the other way on")  # in the words of a verdict
 SMALL = "smaller than the margin, and real"
 
 
