@@ -184,8 +184,8 @@ def chance_by_look(
     `looks.decide` does while none of the study's other hypotheses has been decided.
     """
     generator = generator or np.random.default_rng(0)
-    values_R1S = generator.normal(abs(effect), 1.0, size=(studies, 1, looks[-1]))
-    tests = planned.run_tests(values_R1S, np.nan, 1.0, looks=looks)
-    decided = planned.decide(tests, gone=hypotheses - 1)
+    values_R11S = generator.normal(abs(effect), 1.0, size=(studies, 1, 1, looks[-1]))  # one question, one task
+    tests = planned.run_tests(values_R11S, np.nan, 1.0, looks=looks)
+    decided = planned.decide(tests, gone=hypotheses - 1, looks=looks)
     found_R, look_R = (decided.verdict == SUPPORTED)[:, 0], decided.look[:, 0]
     return np.array([(found_R & (look_R <= k)).mean() for k in range(len(looks))])
