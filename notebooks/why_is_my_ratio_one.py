@@ -92,5 +92,7 @@ display(Markdown(section(studies)))
 
 # %%
 for symptom in SYMPTOMS:
-    causes = [f"- `{cause.name}`: {cause.says} {cause.remedy}" for cause in symptom.causes]
+    causes = [
+        f"- `{cause.name}`: {cause.sentences['says']} {cause.sentences.get('remedy', '')}" for cause in symptom.causes
+    ]
     display(Markdown("\n".join([f"**{symptom.question}**", "", *causes])))

@@ -14,7 +14,7 @@ from made_evidence import STEPS, changed, falling, later, sound
 from made_logs import CONSISTENT, LOG_PAIRS, LOG_SIDES, N, cut, made_log, noisy
 from made_logs import gap as gap_of_log
 
-from grpolab.doctor import SYMPTOMS, Finding, examine, page
+from grpolab.doctor import CAUSES, Finding, examine, page
 from grpolab.doctor.causes import RULES
 from grpolab.doctor.contradictions import find_contradictions
 from grpolab.doctor.evidence import Evidence, to_evidence
@@ -265,7 +265,7 @@ PAIRS: dict[str, tuple[Made, Made]] = {
 
 
 def test_every_cause_has_a_pair_and_is_named_once() -> None:
-    assert sorted(cause.name for symptom in SYMPTOMS for cause in symptom.causes) == sorted(PAIRS)
+    assert sorted(CAUSES) == sorted(PAIRS)
 
 
 @pytest.mark.parametrize("cause", PAIRS)
@@ -366,12 +366,12 @@ def test_each_side_says_its_own_and_not_the_other(cause: str, run: Evidence, sai
 
 
 def test_every_sentence_of_the_table_is_said_and_every_rule_has_one() -> None:
-    made = [*(side[1] for side in SIDES), *(trigger() for trigger, _ in PAIRS.values())]
-    said = {(finding.cause, finding.side) for run in made for finding in examine(run).findings}
-    causes = [cause for symptom in (*SYMPTOMS, page.NORMAL) for cause in symptom.causes]
-    written = {(cause.name, key.partition(" if ")[2]) for cause in causes for key in cause.sentences if " if " in key}
+    made = [*((cause, run) for cause, run, *_ in SIDES), *((cause, pair[0]()) for cause, pair in PAIRS.items())]
+    said = {(cause, finding.side) for cause, run in made if (finding := CAUSES[cause].find(run))}
+    causes = CAUSES | {cause.name: cause for cause in page.NORMAL.causes}
+    written = {(name, key.partition(" if ")[2]) for name in causes for key in causes[name].sentences if " if " in key}
     assert written <= said
-    assert {cause.name for cause in causes} == RULES.keys()
+    assert causes.keys() == RULES.keys()
 
 
 # Runs in which a rule is silent for a reason of its own, or less sure.

@@ -175,6 +175,8 @@ def test_the_table_of_a_notebook(tmp_path: Path, name: str, text: str) -> None:
 def test_lines_in_a_notebook_and_a_table_of_markdown_in_a_quotation(tmp_path: Path) -> None:
     text = notebook({"output_type": "stream", "text": [f"{TRL_ROW}\n", f"{BAR} {TRL_ROW}\n"]})
     assert len(read_log(None, written(tmp_path, "lines.ipynb", text)).updates) == 2
+    with pytest.raises(RequestError, match="no metric"):
+        read_log(None, written(tmp_path, "empty.ipynb", notebook()))
     quoted = "see\n> |a|b|\n> |--|--|\n> |1|2|\n\n" + "".join(f"> {line}\n" for line in EXAMPLE.splitlines())
     assert read_log(None, written(tmp_path, "issue.txt", quoted)).rollouts["reward/mean"].tolist() == [0.125, 0.25]
 

@@ -172,15 +172,16 @@ def test_wandb_folder_with_values_and_a_log_half_written(tmp_path: Path) -> None
     assert any("half written" in gap for gap in find_gaps(runs))
 
 
-def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path) -> None:
-    write_runs(tmp_path)
+def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path, undrawn: None) -> None:
+    root = write_runs(tmp_path / "runs")
     ill = rows(0.1, 1)
     ill[-1]["grad_norm"] = float("nan")
-    (tmp_path / "beta0_seed1" / "trainer_state.json").write_text(json.dumps({"log_history": ill}))
-    found, _ = find_runs("trl", [str(tmp_path)])
+    (root / "beta0_seed1" / "trainer_state.json").write_text(json.dumps({"log_history": ill}))
+    found, _ = find_runs("trl", [str(root)])
     study, *_ = make_study(Results(tmp_path), "x", found, {}, None)
     cells = study.cells
     assert cells.loc[cells["outcome"] == "diverged", ["arm", "seed"]].values.tolist() == [["beta=0.0", 1]]
+    assert report(tmp_path, "--from", "trl", root)[0] == 0, "its end is marked in the page"
 
 
 def test_noise_is_no_collapse_and_a_fall_is(tmp_path: Path, undrawn: None) -> None:
@@ -226,7 +227,8 @@ def test_wrong_requests_are_one_sentence(
     assert said.count("\n") == 1
 
 
-def test_mlflow_params_are_the_config(tmp_path: Path, undrawn: None) -> None:
+@pytest.mark.usefixtures("undrawn", "tracked_results")
+def test_mlflow_params_are_the_config(tmp_path: Path) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 

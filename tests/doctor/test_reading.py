@@ -16,6 +16,7 @@ import pytest
 import yaml
 from made_evidence import SETTINGS, sound
 from mlflow import MlflowClient
+from mlflow.entities import Metric
 from safetensors.numpy import save_file
 
 from grpolab.cli import main
@@ -282,14 +283,14 @@ def test_command_on_a_file_that_is_not_there(
     assert f"RUN={name}: there is no such file or folder" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("tracked_results")
 def test_command_on_a_run_of_mlflow_by_trl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    uri = f"sqlite:///{tmp_path}/store.db"
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = MlflowClient(uri)
     run_id = client.create_run(client.create_experiment("trl", artifact_location=str(tmp_path))).info.run_id
-    for row in json.loads((LOGS / "trl_mu1.json").read_text())["log_history"]:
-        for name in ("clip_ratio/region_mean", "reward", "num_tokens", "grad_norm", "loss"):
-            if name in row:
-                client.log_metric(run_id, name, row[name], step=row["step"])
+    rows = json.loads((LOGS / "trl_mu1.json").read_text())["log_history"]
+    names = ("clip_ratio/region_mean", "reward", "num_tokens", "grad_norm", "loss")
+    client.log_batch(run_id, [Metric(name, row[name], 0, row["step"]) for row in rows for name in names if name in row])
     assert main(["diagnose", run_id, "--uri", uri, "--results", str(tmp_path)]) == 0
     assert "a log of trl with 12 rows" in capsys.readouterr().out
     assert main(["diagnose", "0" * 32, "--uri", uri, "--results", str(tmp_path)]) == 2

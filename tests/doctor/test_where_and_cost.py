@@ -21,7 +21,7 @@ from grpolab.doctor import expected as table
 from grpolab.doctor.cost import CONCERNED
 from grpolab.doctor.evidence import Evidence, to_evidence
 from grpolab.doctor.make_expected import make_table
-from grpolab.doctor.still_possible import REWARD_ITSELF
+from grpolab.doctor.page import REWARD_ITSELF
 from grpolab.paths import Results
 from grpolab.readers.logs import read_rows
 

@@ -267,9 +267,9 @@ def test_an_expression_that_would_grow_is_open(expression: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     "text",
     [
-        "def f(a):pass\n" * 10_000 + "f(1)\n" * 20_000,
-        "class C:\n  a=1\n" + "x.b=1\n" * 20_000 + f"y=[{'C.a,' * 20_000}]\nGRPOConfig(seed=y)",
-        "d={}\n" + "x.b=1\n" * 20_000 + f"GRPOConfig({'**d,' * 10_000})",
+        "def f(a):pass\n" * 5_000 + "f(1)\n" * 10_000,
+        "class C:\n  a=1\n" + "x.b=1\n" * 10_000 + f"y=[{'C.a,' * 10_000}]\nGRPOConfig(seed=y)",
+        "d={}\n" + "x.b=1\n" * 10_000 + f"GRPOConfig({'**d,' * 5_000})",
         "GRPOConfig(seed=" + "-" * 5_000 + "1)",
     ],
 )
@@ -277,7 +277,7 @@ def test_python_without_end_is_read_soon(text: str, tmp_path: Path) -> None:
     started = time.process_time()
     with contextlib.suppress(RequestError):
         given(tmp_path, "a.py", text)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 4
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ COMPOSER = Composer()
 def given(tmp_path: Path, name: str, text: str, fork: str | None = None) -> Given:
     path = tmp_path / name
     path.write_text(text)
-    return trl.read(load_config(str(path)), fork)
+    return trl.read(load_config(str(path)), fork or "trl")
 
 
 def converted(tmp_path: Path, name: str, text: str, fork: str | None = None) -> Converted:

@@ -5,17 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grpolab.doctor.causes import Finding, certain, likely, possible, rule, say_change
-from grpolab.doctor.evidence import (
-    HALF,
-    REWARD,
-    STILL_DEVIATION,
-    TRUNCATED,
-    USUAL_RANGE,
-    Evidence,
-    median,
-    neighbour_noise,
-    trend,
-)
+from grpolab.doctor.evidence import HALF, REWARD, STILL_DEVIATION, TRUNCATED, USUAL_RANGE, Evidence, median, trend
 from grpolab.doctor.first_pass import ratio_is_off
 from grpolab.doctor.ratio_is_one import constant_reward
 from grpolab.quantities import Thresholds
@@ -50,7 +40,7 @@ def describe_fall(run: Evidence) -> str | None:
         return None
     if metric == REWARD and not run.is_collapsed:  # of single batches: the first value and the peak are partly chance
         start, end = run.ends(metric)
-        if not start - end >= believable_fall(run) or number(end) == number(start):
+        if not start - end >= run.believable_fall or number(end) == number(start):
             return None
         return f"{metric} fell from {number(start)} (first tenth of the run) to {number(end)} (last tenth)"
     start, peak, end = float(run.course[0]), float(run.course.max()), run.final_score
@@ -62,20 +52,9 @@ def describe_fall(run: Evidence) -> str | None:
     return None
 
 
-def believable_fall(run: Evidence) -> float:
-    """Return the least fall of the score that is no noise; for rewards, three times their noise (`neighbour_noise`)."""
-    metric, score = run.score
-    if metric != REWARD:
-        return Thresholds.collapse_drop
-    return 3 * neighbour_noise(score)
-
-
 @rule
 def unclipped(run: Evidence) -> Finding | None:
-    """No clip acts on a reused batch, ratios leave the usual clip range, and the score fell.
-
-    If the run's updates are not kept, the quantity `ratio_max` says how far the ratio went.
-    """
+    """No clip acts on a reused batch, ratios (or `ratio_max`, kept of a run) leave the usual range, the score fell."""
     has_no_clip, largest_ratio = run.settings.get("kernel") == UNCLIPPED, run.numbers.get("ratio_max", np.nan)
     clips = [column(run.later, f"clip/{part}") for part in ("active", "outer", "capped")]
     is_idle = len(clips[0]) > 0 and not any(clip.any() for clip in clips)
@@ -85,9 +64,10 @@ def unclipped(run: Evidence) -> Finding | None:
     if not fall or (run.is_still if len(deviations) else not largest_ratio - 1 > STILL_DEVIATION):
         return None
     if metric != REWARD and not run.is_collapsed:  # then by the report's definition of `below_start`
-        start, items = float(score[0]), run.settings.get("evaluation.items")
-        error = Thresholds.below_start_errors * np.sqrt(start * (1 - start) / items) if items else None
-        if not start - run.final_score > (Thresholds.collapse_drop if error is None else error):
+        start, least = float(score[0]), Thresholds.collapse_drop
+        if items := run.settings.get("evaluation.items"):
+            least = Thresholds.below_start_errors * np.sqrt(start * (1 - start) / items)
+        if not start - run.final_score > least:
             return None
     usual = USUAL_RANGE["token"]
     would = column(run.later, counterfactual("token", usual))
@@ -146,10 +126,7 @@ def kl_explosion(run: Evidence) -> Finding | None:
 
 @rule
 def gradient_explosion(run: Evidence) -> Finding | None:
-    """The median gradient norm of the last fifth of the run is at least ten times that of the first fifth.
-
-    A hundred times if the reward rose, because a norm may grow with learning, but not so much.
-    """
+    """The gradient's median in the last fifth is ten times (reward rose: a hundred times) that in the first fifth."""
     norms, limit = run.values("grad_norm"), run.setting("max_grad_norm", np.inf)
     fifth = len(norms) // 5
     if fifth < 2 or not np.isfinite(norms).all():
@@ -289,16 +266,13 @@ def destroyed_policy(run: Evidence) -> Finding | None:
 
 
 def _is_destroyed(run: Evidence) -> bool:
-    """Return True if nearly all of the starting score was lost and the reward did not rise.
-
-    The symptoms of other causes can follow from that, so these are then less sure.
-    """
+    """Return True if nearly all of the score was lost and the reward did not rise: other symptoms may follow."""
     score = run.score[1]
     before, after = run.ends(REWARD)
     if not len(score) or after > before:
         return False
     start, end = float(score[0]), final_score(score, Thresholds.tail)
-    return end < (1 - LOST) * start and start - end >= believable_fall(run)
+    return end < (1 - LOST) * start and start - end >= run.believable_fall
 
 
 def _pays_for_something_else(run: Evidence) -> bool:
@@ -354,15 +328,14 @@ def not_finite(run: Evidence) -> Finding | None:
     finite = [name for name in MUST_BE_FINITE if name not in odd and len(run.values(name))]
     is_lasting = any(len(rows) >= LASTS for name, rows in odd.items() if name != "grad_norm")
     is_filtered = run.framework == "trl" and "loss" in finite and {"grad_norm", "kl_ref/k3"} & odd.keys()
-    evidence = [
-        *(
-            f"{name} is not finite in {count(len(odd[name]), 'row')}, first at step {min(odd[name])}"
-            for name in in_order
-        ),
-        f"finite in every row: {', '.join(finite)}" if odd and finite else "",
+    filtered = (
         "the loss may be NaN there too: transformers logs a mean of earlier losses for it (logging_nan_inf_filter)"
-        if is_filtered
-        else "",
+    )
+    where = {name: f"{count(len(odd[name]), 'row')}, first at step {min(odd[name])}" for name in in_order}
+    evidence = [
+        *(f"{name} is not finite in {rows}" for name, rows in where.items()),
+        f"finite in every row: {', '.join(finite)}" if odd and finite else "",
+        filtered if is_filtered else "",
         f"the run {run.state}" if has_ended else "",
     ]
     if in_order and in_order[0] in OF_REWARDS:

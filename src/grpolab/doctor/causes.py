@@ -1,13 +1,9 @@
 """Causes of trouble: `causes.yaml` has their sentences, and a rule (a function) of the same name recognises each.
 
-    @rule
-    def aliased_old_policy(run: Evidence) -> Finding | None:
-
-Rules are grouped by the question that they answer (`ratio_is_one.py`, `first_pass.py`, `no_progress.py`,
-`breakdown.py`). Thresholds stand above a file's rules, shared ones in `evidence.py`. Some follow from arithmetic and
-say so. The others have a reason, or were set on development runs: seeds 0 and 1 of addition and sorting; SHARPER again
-after a scoring on seeds 10 and 11, those of `plateau` and `group_of_one` after one on 12 and 13. None was set on the
-runs that `make bench WHAT=doctor` scores.
+Rules are grouped by the question that they answer (`ratio_is_one.py`, ...), with their thresholds above them, shared
+ones in `evidence.py`. Some follow from arithmetic and say so. The others have a reason, or were set on development
+runs: seeds 0 and 1 of addition and sorting; SHARPER again after a scoring on seeds 10 and 11, those of `plateau` and
+`group_of_one` after one on 12 and 13. None was set on the runs that `make bench WHAT=doctor` scores.
 """
 
 from __future__ import annotations
@@ -46,7 +42,6 @@ class Finding:
 
 
 def _find(confidence: str, *evidence: str, instead: tuple[str, ...] = (), side: str = "", **words: Any) -> Finding:
-    """Return what a rule found; sentences that are empty are left out."""
     return Finding(confidence, tuple(filter(None, evidence)), instead, side=side, words=words)
 
 
@@ -65,8 +60,7 @@ RULES: dict[str, Rule] = {}
 
 def rule(function: Rule) -> Rule:
     """Register a function as the rule of the cause that has its name."""
-    RULES[function.__name__] = function
-    return function
+    return RULES.setdefault(function.__name__, function)
 
 
 @dataclass(frozen=True)
@@ -74,25 +68,15 @@ class Cause:
     """One thing that can be wrong with a run, or that looks odd and is normal."""
 
     name: str
-    sentences: Mapping[str, str]
-
-    @property
-    def says(self) -> str:
-        """The sentence about what happened, with the variants of all sides."""
-        return self.sentences["says"]
-
-    @property
-    def remedy(self) -> str:
-        """The advice, with the variants of all sides; empty if nothing is wrong."""
-        return self.sentences.get("remedy", "")
+    sentences: Mapping[str, str]  # says, cost, remedy (none if it is normal); `says if SIDE`: of that side of it
 
     def find(self, run: Evidence) -> Finding | None:
         """Return what the cause's rule finds in a run, in the words of the run's framework."""
         if (finding := RULES[self.name](run)) is None:
             return None
         says, remedy = (
-            self.sentences.get(f"{kind} if {finding.side}", general).format(**finding.words)
-            for kind, general in (("says", self.says), ("remedy", self.remedy))
+            self.sentences.get(f"{kind} if {finding.side}", self.sentences.get(kind, "")).format(**finding.words)
+            for kind in ("says", "remedy")
         )
         return replace(finding, cause=self.name, says=says, remedy=translate_advice(run.framework, remedy))
 

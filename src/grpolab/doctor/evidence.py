@@ -242,6 +242,12 @@ class Evidence:
                 break
         return metric, values
 
+    @property
+    def believable_fall(self) -> float:
+        """The least fall of the score that is no noise; for rewards, three times their noise."""
+        metric, score = self.score
+        return 3 * neighbour_noise(score) if metric == REWARD else Thresholds.collapse_drop
+
     @cached_property
     def course(self) -> Floats:
         """The score over the run, as the report computes it: one value per evaluation.
@@ -308,11 +314,7 @@ class Evidence:
 
     @cached_property
     def equal_groups(self) -> Floats:
-        """Share of groups with equal rewards, for each rollout step.
-
-        If it is not logged: 1 if all rewards of a step are equal (by their standard deviation, or their least and
-        largest), else 0. Empty if these are not logged either.
-        """
+        """Share of groups with equal rewards, by step; if not logged, 1 where all rewards of a step are equal."""
         if len(shares := self.values("zero_variance/share")):
             return shares
         if len(spread := self.values("reward/std")):
@@ -323,9 +325,11 @@ class Evidence:
 
 def to_evidence(log: RunLog) -> Evidence:
     """Return the evidence in the log of another framework."""
-    pairs = [
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in log.settings.items()
-    ]
+    said = [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in log.settings.items()]
+    seconds = np.nan
+    if "seconds/step" in log.rollouts:  # TRL logs the mean of a step, in a row for every `logging_steps`
+        stride = median(column(log.rollouts.diff(), "rollout_step")) if log.framework == "trl" else 1.0
+        seconds = float(column(log.rollouts, "seconds/step").sum() * np.nanmax([stride, 1.0]))
     return Evidence(
         run=log.run,
         state=f"a log of {log.framework} with {count(log.rows, 'row')}",
@@ -335,21 +339,13 @@ def to_evidence(log: RunLog) -> Evidence:
         evaluations=log.evaluations,
         readings=log.readings,
         unknown=(
-            f"settings that the log does not print (it prints {listing(pairs, 8)})"
-            if pairs
+            f"settings that the log does not print (it prints {listing(said, 8)})"
+            if said
             else "the settings (epsilon, beta, num_iterations, max_grad_norm, warm-up): such a log does not hold them",
             "advantages and single tokens: such a log does not hold them",
             *log.problems,
         ),
         not_finite=log.not_finite,
         framework=log.framework,
-        seconds=_seconds(log),
+        seconds=seconds,
     )
-
-
-def _seconds(log: RunLog) -> float:
-    """Return the seconds that all steps took. TRL logs the mean of a step, in a row for every `logging_steps`."""
-    if "seconds/step" not in log.rollouts:
-        return np.nan
-    stride = median(column(log.rollouts.diff(), "rollout_step")) if log.framework == "trl" else 1.0
-    return float(column(log.rollouts, "seconds/step").sum() * np.nanmax([stride, 1.0]))

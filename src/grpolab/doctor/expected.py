@@ -1,9 +1,8 @@
 """Compare a run's clip fraction, entropy, KL and length with those of healthy runs with the same objective.
 
-`make_expected.py` makes the table of them. A run outside of a band is no finding: the sentence says what would explain
-it. What the clip fraction depends on most is in the table's keys; the learning rate is not: with each doubling of it,
-a token ratio's share at 0.2 grew 1.3 to 1.9 times (medians of a task's runs), which the band holds, and GSPO's hardly
-changed, because any step that moves the policy leaves a range of 3e-4.
+`make_expected.py` makes their table. A run outside of a band is no finding: the sentence says what would explain it.
+The learning rate is no key of the table: with each doubling of it, a token ratio's share at 0.2 grew 1.3 to 1.9 times
+(medians of a task's runs), which the band holds, and GSPO's hardly changed: any step leaves a range of 3e-4.
 """
 
 from __future__ import annotations
@@ -78,12 +77,13 @@ class Place:
 def find_places(run: Evidence) -> tuple[Place, ...]:
     """Return where a run's numbers lie; nothing of a number that is not logged, or of an objective without rows."""
     known = _describe(run)
-    near = _nearest(known)
+    lacking = [word for key, word in _OPEN.items() if known[key] is None]
+    near = _nearest(known, lacking)
     own = [row for row in near if row.keys["updates"] in (known["updates"], None)]
-    is_known = sum(not row.source for row in own) == 1 and not _lacking(known)
-    value, places = _clip(run, known), list[Place]()
-    if near and not math.isnan(value):
-        places.append(_place_clip(value, own) if is_known else _list_clips(value, near, known))
+    is_known = sum(not row.source for row in own) == 1 and not lacking
+    clips, places = run.values("clip/capped" if known["kernel"] == "cispo" else "clip/active"), list[Place]()
+    if near and len(clips) and known["kernel"] != "ratio":  # which clips nothing
+        places.append(_place_clip(mean(clips), own) if is_known else _list_clips(mean(clips), near, lacking))
     row = own[0] if is_known else next(row for row in _table() if row.keys["level"] == ANY)
     for measure, other in _other_numbers(run):
         if measure == "length" and not is_known:  # lengths are the task's
@@ -94,23 +94,17 @@ def find_places(run: Evidence) -> tuple[Place, ...]:
     return tuple(places)
 
 
-def _nearest(known: Mapping[str, Any]) -> list[Row]:
+def _nearest(known: Mapping[str, Any], lacking: Sequence[str]) -> list[Row]:
     """Return the rows of an objective, whatever their updates: ours first, with the range that is nearest to its own.
 
     Of an objective that is not fully known, those of USUAL that it may be.
     """
-    rows = [row for row in _table() if row.keys["level"] != ANY]
-    if set(_lacking(known)) - {_OPEN["updates"]}:
-        rows = [row for row in rows if _is_near(row, known)]
+    rows = [row for row in _table() if row.keys["level"] != ANY and _distance(row, known) <= math.log(CLOSE)]
+    if set(lacking) - {_OPEN["updates"]}:
         usual = [dict(zip(KEYS, one, strict=False)) | {"staleness": 0} for one in USUAL]
         return [row for one in usual for row in rows if _distance(row, one) == 0]
-    rows = [row for row in rows if _is_near(row, known)]
     least = min((_distance(row, known) for row in rows if not row.source), default=0.0)
     return [row for row in rows if row.source or _distance(row, known) == least]
-
-
-def _is_near(row: Row, known: Mapping[str, Any]) -> bool:
-    return _distance(row, known) <= math.log(CLOSE)
 
 
 def _distance(row: Row, known: Mapping[str, Any]) -> float:
@@ -128,12 +122,7 @@ def _apart(one: float, other: float | None) -> float:
     return abs(math.log(one / other)) if 0 < one < math.inf and 0 < other < math.inf else math.inf
 
 
-def _lacking(known: Mapping[str, Any]) -> list[str]:
-    return [word for key, word in _OPEN.items() if known[key] is None]
-
-
 def _describe(run: Evidence) -> dict[str, Any]:
-    """Return what is known of a run's objective, by KEYS."""
     settings, loss = run.settings, str(run.settings.get("loss_type", ""))
     level = settings.get("importance_sampling_level") or LEVELS.get(loss)
     low, high = (_number(settings.get(key)) for key in ("epsilon", "epsilon_high"))
@@ -152,12 +141,6 @@ def _number(value: Any) -> float | None:
         return None if value is None else float(value)
     except (TypeError, ValueError):  # a config that is printed may say `None`
         return None
-
-
-def _clip(run: Evidence, known: Mapping[str, Any]) -> float:
-    """Return the mean clip fraction; NaN if it is not logged, or if the objective clips nothing."""
-    metric = {"cispo": "clip/capped", "ratio": ""}.get(str(known["kernel"]), "clip/active")
-    return mean(run.values(metric)) if metric else math.nan
 
 
 def _other_numbers(run: Evidence) -> Iterator[tuple[str, float]]:
@@ -180,9 +163,7 @@ def _place_clip(value: float, rows: Sequence[Row]) -> Place:
     return _judge("clip", value, band, head, rows[0])
 
 
-def _list_clips(value: float, rows: Sequence[Row], known: Mapping[str, Any]) -> Place:
-    """Say what a clip fraction is beside the rows that it may be of."""
-    lacking = _lacking(known)
+def _list_clips(value: float, rows: Sequence[Row], lacking: Sequence[str]) -> Place:
     why = f"the log does not say {listing(lacking)}" if lacking else "no runs of ours have as many updates a batch"
     parts = []
     for objective, of in groupby([row for row in rows if not row.source], key=lambda row: _name(row, False)):
@@ -228,17 +209,13 @@ def _span(band: tuple[float, float]) -> str:
 @lru_cache(1)
 def _table() -> list[Row]:
     with Path(__file__).with_name("expected.csv").open(encoding="utf-8", newline="") as file:
-        return [_read(row) for row in csv.DictReader(file)]
-
-
-def _read(row: Mapping[str, str]) -> Row:
-    return Row(
-        keys={key: row[key] if key in ("level", "kernel") else _number(row[key]) for key in KEYS},
-        bands={
-            measure: (float(row[f"{measure}_low"]), float(row[f"{measure}_high"]))
-            for measure in MEASURES
-            if row[f"{measure}_low"]
-        },
-        **{name: int(row[name] or 0) for name in ("runs", "tasks")},
-        source=row["source"],
-    )
+        rows = [*csv.DictReader(file)]
+    return [
+        Row(
+            keys={key: row[key] if key in ("level", "kernel") else _number(row[key]) for key in KEYS},
+            bands={one: (float(row[f"{one}_low"]), float(row[f"{one}_high"])) for one in MEASURES if row[f"{one}_low"]},
+            **{name: int(row[name] or 0) for name in ("runs", "tasks")},
+            source=row["source"],
+        )
+        for row in rows
+    ]

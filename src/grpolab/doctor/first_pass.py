@@ -36,7 +36,6 @@ def _direction(run: Evidence) -> float:
 
 
 def _first(run: Evidence, metric: str) -> float:
-    """Return the median of a metric before a batch's first update."""
     return median(column(run.first, metric))
 
 

@@ -46,7 +46,6 @@ def make_table(results: Results) -> pd.DataFrame:
 
 
 def _bands(runs: pd.DataFrame) -> dict[str, float]:
-    """Return the band of each measure, and how many runs and tasks it is of."""
     numbers = {
         f"{measure}_{end}": float(runs[measure].quantile(at))
         for measure in MEASURES

@@ -25,7 +25,7 @@ from grpolab.framework_names import LOG_NAMES
 from grpolab.meanings import POSITIONS
 from grpolab.paths import Results
 from grpolab.readers.log_folders import FoundLog, find_logs, group_runs, join_charts
-from grpolab.readers.logs import RunLog, read_charts, read_log
+from grpolab.readers.logs import read_charts, read_log
 from grpolab.report.journals import NUMBERS, column
 from grpolab.report.load import StudyRuns, study_of
 from grpolab.report.text import count, listing, markdown_table, number
@@ -37,6 +37,10 @@ SHOWN = (
     *(REWARD, "length/mean", "truncation/share", "zero_variance/share", "entropy/behaviour", "grad_norm"),
     *("clip/active", "ratio/token_max", "kl_ref/k3"),
 )
+UNKNOWN_SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("num_iterations", "num_minibatches", "max_grad_norm", "num_generations"), np.nan),
+    **dict.fromkeys(("task", "kernel", "importance_sampling_level"), "unknown"),
+}
 SHORT = 0.9  # of the longest run's steps; the report names logs that end earlier
 Arms = Mapping[str, Sequence[str]]  # -> folders, as --arm says them
 
@@ -71,14 +75,13 @@ class FoundRun:
 
 
 def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun], list[str]]:
-    """Return the runs of a framework (None: of any) in folders or files, and sentences about what was left out.
-
-    Raises RequestError if a folder does not exist, or none holds a log.
-    """
+    """Return the runs of a framework (None: any) in folders or files, and what was left out. Raises RequestError."""
     runs, refused = [], list[str]()
     for log in join_charts(log for folder in dict.fromkeys(folders) for log in find_logs(folder)):
         try:
-            theirs = None if log.path.is_dir() else _read(framework, log)
+            theirs = None
+            if not log.path.is_dir():
+                theirs = read_charts(framework, log.name, log.charts) if log.charts else read_log(framework, log.path)
             evidence = to_evidence(theirs) if theirs else read_run(log.path)
         except RequestError as refusal:
             refused.append(str(refusal))
@@ -92,16 +95,11 @@ def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[Found
         why = f": {refused[0]}" if refused else ": no trainer_state.json, console's output, .csv or .jsonl is there"
         more = f" ({count(len(refused) - 1, 'file')} more like it)" if len(refused) > 1 else ""
         raise RequestError(f"FOLDER={listing(list(folders), 3)} holds no log of a run{why}{more}")
-    notes = list(
-        dict.fromkeys(text for run in runs for text in run.evidence.readings if text.startswith("by likeness"))
-    )
-    return runs, notes + (
-        [f"{count(len(refused), 'file')} left out, the first because {refused[0]}"] if refused else []
-    )
-
-
-def _read(framework: str | None, log: FoundLog) -> RunLog:
-    return read_charts(framework, log.name, log.charts) if log.charts else read_log(framework, log.path)
+    readings = dict.fromkeys(text for run in runs for text in run.evidence.readings)
+    notes = [text for text in readings if text.startswith("by likeness")]
+    if refused:
+        notes.append(f"{count(len(refused), 'file')} left out, the first because {refused[0]}")
+    return runs, notes
 
 
 def find_only_run(framework: str | None, folder: str) -> Evidence:
@@ -122,10 +120,7 @@ def find_only_run(framework: str | None, folder: str) -> Evidence:
 def make_study(
     results: Results, name: str, runs: Sequence[FoundRun], folders_of_arms: Arms, baseline: str | None
 ) -> tuple[StudyRuns, list[FoundRun], list[str]]:
-    """Return the study of these runs, the runs with their arm and seed in it, and sentences about the grouping.
-
-    Raises RequestError if they are of several frameworks, or `baseline` is no arm.
-    """
+    """Return the study of these runs, the runs with arm and seed, and how they were grouped. Raises RequestError."""
     frameworks = Counter(run.evidence.framework for run in runs)
     if len(frameworks) > 1:
         kinds = " and ".join(f"{framework} ({count(n, 'run')})" for framework, n in frameworks.items())
@@ -146,7 +141,13 @@ def make_study(
         "figures": FIGURES if len(arms) > 1 else [figure for figure in FIGURES if figure != "F27"],
         "stability": {"collapse_drop": least_fall(logs, metric)},
         "seeds": sorted({run.seed for run in placed}),
-        "cells": [_cell(run) for run in placed],
+        "cells": [
+            {
+                **{"variant": run.arm, "levels": {"arm": run.arm}, "seed": run.seed, "signature": run.signature},
+                **{"rollout_steps": run.last_step, "settings": UNKNOWN_SETTINGS | run.evidence.settings},
+            }
+            for run in placed
+        ],
     }
     return study_of(results, plan, _tables(placed, metric)), placed, grouping
 
@@ -159,33 +160,26 @@ def score_of(runs: Sequence[FoundRun]) -> str:
     return REWARD
 
 
-def _cell(run: FoundRun) -> dict[str, Any]:
-    unknown = dict.fromkeys(("num_iterations", "num_minibatches", "max_grad_norm", "num_generations"), np.nan)
-    words = dict.fromkeys(("task", "kernel", "importance_sampling_level"), "unknown")
-    return {
-        **{"variant": run.arm, "levels": {"arm": run.arm}, "seed": run.seed, "signature": run.signature},
-        **{"rollout_steps": run.last_step, "settings": {**unknown, **words, **run.evidence.settings}},
-    }
-
-
 def _tables(runs: Sequence[FoundRun], metric: str) -> dict[str, pd.DataFrame]:
     """Return the runs' records as tables for a report; without evaluations mean rewards of pieces of the logs serve."""
     none = pd.DataFrame(columns=["signature", *POSITIONS])
+
+    def join(table: str) -> pd.DataFrame:
+        frames = [getattr(run.evidence, table).assign(signature=run.signature) for run in runs]
+        return pd.concat([frame for frame in frames if len(frame)] or [none], ignore_index=True)
+
     tables = {"histograms": none, "timings": none, NUMBERS: none[["signature"]]}
-    for name in ("updates", "rollouts"):
-        frames = [getattr(run.evidence, name).assign(signature=run.signature) for run in runs]
-        frames = [frame for frame in frames if len(frame)]
-        tables[name] = pd.concat(frames, ignore_index=True) if frames else none
+    tables |= {table: join(table) for table in ("updates", "rollouts")}
     if metric == REWARD:
         rows = [(*piece, run.signature) for run in runs for piece in pieces(run.evidence.rollouts)]
-        tables["evaluations"] = pd.DataFrame(rows, columns=["rollout_step", REWARD, "signature"]).astype(
-            {REWARD: float}
-        )
+        evaluations = pd.DataFrame(rows, columns=["rollout_step", REWARD, "signature"]).astype({REWARD: float})
     else:
-        frames = [run.evidence.evaluations.assign(signature=run.signature) for run in runs]
-        tables["evaluations"] = pd.concat(frames, ignore_index=True).dropna(subset=[metric])
-    outcomes = pd.DataFrame([{"signature": run.signature, "outcome": run.outcome} for run in runs])
-    return tables | {"outcomes": outcomes.assign(evaluation_items=np.nan, hardware=None)}
+        evaluations = join("evaluations").dropna(subset=[metric])
+    ends = [{"signature": run.signature, "outcome": run.outcome, "rollout_steps": run.last_step} for run in runs]
+    return tables | {
+        "evaluations": evaluations,
+        "outcomes": pd.DataFrame(ends).assign(evaluation_items=np.nan, hardware=None),
+    }
 
 
 def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
@@ -215,12 +209,6 @@ def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
         yield f"lines that cannot be read, half written or cut off: {listing(torn, 4)}"
 
 
-def _evaluations_of(run: FoundRun, metric: str) -> list[str]:
-    """Return the names that a log has for a metric of evaluations."""
-    start = f"evaluations: {metric} is "
-    return [text.removeprefix(start).rpartition(": ")[0] for text in run.evidence.readings if text.startswith(start)]
-
-
 def write_report(
     results: Results,
     runs: Sequence[FoundRun],
@@ -237,8 +225,10 @@ def write_report(
     from grpolab.report.page import write_found  # imported late: drawing loads slowly
 
     study, placed, grouping = make_study(results, output.name, runs, arms, baseline)
-    said = listing(sorted({text for run in runs for text in _evaluations_of(run, study.metric)}), 3)
-    score = f"{study.metric}, evaluated while training: {said}"
+    start = f"evaluations: {study.metric} is "  # and then the names that a log has for it
+    readings = {text for run in runs for text in run.evidence.readings if text.startswith(start)}
+    names = sorted({text.removeprefix(start).rpartition(": ")[0] for text in readings})
+    score = f"{study.metric}, evaluated while training: {listing(names, 3)}"
     if study.metric == REWARD:
         score = f"the mean training reward; a log is cut into {SPANS} equal pieces, which stand for evaluations"
     fall = f"a fall of {number(study.thresholds.collapse_drop)} or more may be a collapse: less is noise"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,32 @@ from grpolab.doctor.breakdown import describe_fall
 from grpolab.doctor.causes import CONFIDENCES, Cause, Finding, read_table
 from grpolab.doctor.contradictions import metrics_contradict  # noqa: F401  (for the rules of its module)
 from grpolab.doctor.cost import add_cost
-from grpolab.doctor.evidence import Evidence, to_evidence
+from grpolab.doctor.evidence import REWARD, Evidence, to_evidence
 from grpolab.doctor.expected import WHOSE, Place, find_places
-from grpolab.doctor.no_progress import plateau  # noqa: F401  (likewise)
+from grpolab.doctor.no_progress import FLAT_ROWS
 from grpolab.doctor.normal import no_reuse  # noqa: F401  (likewise)
 from grpolab.doctor.run_folder import read_run
 from grpolab.doctor.sampler_gap import GAPS
-from grpolab.doctor.still_possible import Candidate, find_open
-from grpolab.framework_names import LOG_NAMES
+from grpolab.framework_names import LOG_NAMES, LOG_ONLY
+from grpolab.meanings import METRICS
 from grpolab.readers.logs import read_log
 from grpolab.report.text import count, listing, number
 
 (*SYMPTOMS, NORMAL), TABLES = read_table()
 CAUSES = {cause.name: cause for symptom in SYMPTOMS for cause in symptom.causes}
 WIDTH = 110
+MOST_NAMED = 5
+# Causes that say what happened to a run and not why.
+SYMPTOMS_ALONE = ("destroyed_policy", "plateau")
+REWARD_ITSELF = "the reward itself"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A cause that may still be it."""
+
+    cause: str
+    show: str  # what would show it, in the words of the run's framework
 
 
 @dataclass(frozen=True)
@@ -77,13 +89,12 @@ def examine(run: Evidence) -> Diagnosis:
         unknown=(*_find_gaps(run), *run.unknown),
         lost=run.lost,
         fall=fall,
-        still_possible=find_open(run, findings, fall, TABLES),
+        still_possible=_find_open(run, findings, fall),
         places=find_places(run),
     )
 
 
 def _find_gaps(run: Evidence) -> Iterator[str]:
-    """Yield a sentence for each question that stays open because a metric is missing or not finite."""
     clipped = run.values("clip/active")
     is_explained = len(run.first_deviations) or len(run.deviations) or run.updates_per_batch == 1
     if len(clipped) and not clipped.max() > 0 and not is_explained:
@@ -111,12 +122,50 @@ def _find_gaps(run: Evidence) -> Iterator[str]:
         yield "whether accuracy or reward fell: eval/accuracy_expected and reward/mean are missing or not finite"
 
 
+def _names_there(framework: str) -> dict[str, str]:
+    """Return what a framework calls our metrics in its logs, by the first of several names."""
+    return {ours: theirs for theirs, ours in reversed(LOG_NAMES.get(framework, {}).items())}
+
+
 def _name_there(framework: str, metric: str) -> str:
     """Return `, which trl logs as kl`, or that the framework does not log it; '' for our own and unknown names."""
-    if framework not in LOG_NAMES:
+    if not (names := _names_there(framework)):
         return ""
-    theirs = [name for name, ours in LOG_NAMES[framework].items() if ours == metric]
-    return f", which {framework} logs as {theirs[0]}" if theirs else f", which {framework} does not log"
+    return f", which {framework} logs as {names[metric]}" if metric in names else f", which {framework} does not log"
+
+
+def _find_open(run: Evidence, findings: Sequence[Finding], fall: str | None) -> tuple[Candidate, ...]:
+    """Return the causes that remain, likeliest first; none if a cause was found, or if nothing is wrong."""
+    if any(one.confidence != "possible" and one.cause not in SYMPTOMS_ALONE for one in findings):
+        return ()
+    if run.lost or fall:
+        symptom = "fell"
+    elif run.reward_went == "nowhere" and len(run.values(REWARD)) >= FLAT_ROWS:
+        symptom = "flat"
+    else:
+        return ()
+    options = TABLES["to_log"].get(run.framework, {})
+    found = {one.cause for one in findings}
+    causes = [
+        Candidate(cause, _how_to_see(run.framework, metrics, options))
+        for cause, metrics in TABLES["still_possible"][symptom].items()
+        if cause not in found and not any(len(run.values(metric)) for metric in metrics)
+    ]
+    where = f"({options['completions']})" if "completions" in options else "side by side"
+    settings = f" and check the settings: grpolab lint --from {run.framework} CONFIG"
+    show = f"read completions of high and of low reward {where}{settings if run.framework in ('trl', 'verl') else ''}"
+    return (*causes[: MOST_NAMED - 1], Candidate(REWARD_ITSELF, show))
+
+
+def _how_to_see(framework: str, metrics: Sequence[str], options: Mapping[str, str]) -> str:
+    names = _names_there(framework)
+    for metric in sorted(metrics, key=lambda metric: metric not in options):
+        if metric in names:
+            return f"log {options.get(metric, '{name}').format(name=names[metric])}"
+    if framework == "grpolab":
+        return f"{metrics[0]} in the journal"
+    meaning = LOG_ONLY.get(metrics[0]) or METRICS[metrics[0]].meaning
+    return f"{framework} does not log it; compute {metrics[0]} ({meaning.rstrip('.')})"
 
 
 def text(diagnosis: Diagnosis) -> str:

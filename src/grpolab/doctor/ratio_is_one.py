@@ -36,8 +36,7 @@ def aliased_old_policy(run: Evidence) -> Finding | None:
     """On reused batches every ratio is exactly 1 although the weights moved: one pass gives old and new log-probs."""
     if not run.largest_deviation <= 0 or not run.has_moved:  # true for NaN too: no batch is reused
         return None
-    updates = count(len(run.deviations), "update")
-    evidence = f"the ratio is exactly 1 for every token in all {updates} on a used batch"
+    evidence = f"the ratio is exactly 1 for every token in all {count(len(run.deviations), 'update')} on a used batch"
     return certain(evidence, _say_movement(run), instead=("resynchronised_old_policy",))
 
 
@@ -47,13 +46,11 @@ def resynchronised_old_policy(run: Evidence) -> Finding | None:
     if not 0 < run.largest_deviation < ROUNDING or not run.has_moved:
         return None
     most, updates = number(run.largest_deviation), count(len(run.deviations), "update")
-    return certain(
-        f"|ratio - 1| is at most {most}, which is rounding, in all {updates} on a used batch", _say_movement(run)
-    )
+    rounding = f"|ratio - 1| is at most {most}, which is rounding, in all {updates} on a used batch"
+    return certain(rounding, _say_movement(run))
 
 
 def _say_movement(run: Evidence) -> str:
-    """Say that the old log-probs ought to differ from the live ones."""
     sentence = f"the weights moved by up to {number(run.largest('weights/step_norm'))} (L2) in a rollout step"
     if (gap := run.largest("gap/sampler_trainer")) > ROUNDING:
         sentence += f"; the old log-probs are up to {number(gap)} nat away from the sampler's"
@@ -112,7 +109,7 @@ def overscaled_advantages(run: Evidence) -> Finding | None:
 @rule
 def weak_signal(run: Evidence) -> Finding | None:
     """A weight's gradient is below Adam's epsilon even unclipped, although advantages fit the rewards."""
-    fraction, reward = _step_fraction(run, np.inf), _spreads(run.samples)[0]
+    fraction, reward = _step_fraction(run, is_clipped=False), _spreads(run.samples)[0]
     if not run.is_still or not fraction < SMALL_FRACTION or overscaled_advantages(run):
         return None
     return certain(
@@ -137,13 +134,13 @@ def _say_gradient(run: Evidence) -> str:
     return f"the gradient norm is {number(run.median('grad_norm'))} (median), over {weights} weights"
 
 
-def _step_fraction(run: Evidence, max_grad_norm: float) -> float:
-    """Return the share of Adam's full step that gradients, clipped to a norm, lead to; NaN without gradients.
+def _step_fraction(run: Evidence, is_clipped: bool = True) -> float:
+    """Return the share of Adam's full step that gradients, clipped as in the run or not, lead to; NaN without any.
 
     Adam divides a weight's gradient g by about |g| + epsilon. |g| is estimated as the norm spread evenly over all
     weights or, if their number is unknown, by the whole norm, which bounds it. Gradients of 0 are left out.
     """
-    norms = np.minimum(run.values("grad_norm"), max_grad_norm)
+    norms = np.minimum(run.values("grad_norm"), run.setting("max_grad_norm", np.inf) if is_clipped else np.inf)
     gradient = median(norms[norms > 0]) / np.sqrt(run.weights.count if run.weights else 1)
     return gradient / (gradient + run.setting("adam_epsilon", 1e-8))
 
@@ -152,18 +149,14 @@ def _step_fraction(run: Evidence, max_grad_norm: float) -> float:
 def gradient_clipping(run: Evidence) -> Finding | None:
     """A weight's gradient is below Adam's epsilon after clipping, but not before."""
     limit, epsilon = run.setting("max_grad_norm"), run.setting("adam_epsilon", 1e-8)
-    fraction = _clipped_step_fraction(run)
-    if not run.is_still or not fraction < SMALL_FRACTION <= _step_fraction(run, np.inf):
+    fraction = _step_fraction(run)
+    if not run.is_still or not fraction < SMALL_FRACTION <= _step_fraction(run, is_clipped=False):
         return None
     return certain(
         f"max_grad_norm={limit:g} cuts {percent(float(np.mean(run.values('grad_norm') > limit)))} of the gradients;"
         f" their norm is {number(run.median('grad_norm'))} (median) before",
         f"Adam then takes about {percent(fraction)} of its full step (adam_epsilon={epsilon:g})",
     )
-
-
-def _clipped_step_fraction(run: Evidence) -> float:
-    return _step_fraction(run, run.setting("max_grad_norm", np.inf))
 
 
 @rule
@@ -176,16 +169,16 @@ def frozen_parameters(run: Evidence) -> Finding | None:
     by_step = run.updates.groupby("rollout_step")
     steps = pd.DataFrame({"rate": by_step["learning_rate"].sum(), "norm": by_step["grad_norm"].max()}).reset_index()
     steps = steps.merge(run.rollouts[["rollout_step", "weights/step_norm"]].dropna(), on="rollout_step")
-    fraction = _clipped_step_fraction(run)
+    fraction = _step_fraction(run)
     steps = steps[(steps["norm"] > 0) & (steps["rate"] * fraction > FLOAT32_SPACING)]
     if steps.empty:
         return None
     unmoved, still = steps["weights/step_norm"] == 0, run.weights.still if run.weights else ()
     if unmoved.mean() >= MOST:
         norm, rate = number(steps["norm"].median()), number(run.largest("learning_rate"))
+        rows = f"{count(int(unmoved.sum()), 'rollout step')} of {len(steps)}"
         return certain(
-            f"the weights did not change at all in {count(int(unmoved.sum()), 'rollout step')} of {len(steps)} that"
-            " had a gradient",
+            f"the weights did not change at all in {rows} that had a gradient",
             f"gradient norm {norm} (median), learning rate {rate}",
         )
     if not still or not run.is_still or not fraction >= SMALL_FRACTION:
@@ -231,10 +224,7 @@ def _say_distance(run: Evidence) -> str:
 
 @rule
 def tiny_learning_rate(run: Evidence) -> Finding | None:
-    """Only the learning rate makes the steps small, and the ratio stayed near 1.
-
-    In a log without ratios, the rate must be tiny for any model.
-    """
+    """Only the learning rate makes steps small, the ratio stayed near 1; without ratios, it is tiny for any model."""
     rate = run.largest("learning_rate")
     if run.framework != "grpolab" and not len(run.deviations):
         rows = len(run.values("learning_rate"))
@@ -245,7 +235,7 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
         return likely(evidence, side="" if rate > 0 else "zero")
     if not run.is_still or run.has_moved or run.largest_deviation >= STILL_DEVIATION or np.isnan(rate):
         return None
-    if not _clipped_step_fraction(run) >= SMALL_FRACTION:
+    if not _step_fraction(run) >= SMALL_FRACTION:
         return None
     if frozen_parameters(run) or low_precision_weights(run) or endless_warmup(run):
         return None

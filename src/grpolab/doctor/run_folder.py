@@ -68,15 +68,13 @@ def read_run(folder: Path) -> Evidence:
 
 
 def _read_seconds(folder: Path) -> float:
-    """Return how long a run has taken; NaN if it does not say."""
+    times = list[Any]()
     with suppress(Damaged):  # `read_result` says so of a run that has ended
         times = [line.get("seconds/elapsed") for line in read_lines(folder / TIMING)]
-        return max((time for time in times if isinstance(time, int | float)), default=np.nan)
-    return np.nan
+    return max((time for time in times if isinstance(time, int | float)), default=np.nan)
 
 
 def _describe_state(folder: Path, outcome: Mapping[str, Any] | None, rollouts: int, is_damaged: bool) -> str:
-    """Return how the run ended and after how many rollout steps, or that it has not."""
     steps, beat = count(rollouts, "rollout step"), read_json(folder / "running.json")
     damage = "; damaged: its files are not those that it ended with, and no report counts it" if is_damaged else ""
     if outcome:

@@ -1,14 +1,14 @@
 """Read another framework's config into our settings, and write our settings as one.
 
-A file goes through `given.load_config`, `recognise.identify`, its reader's `read` and `convert` here.
-
-Only the import is a mapping. An export is checked by importing it again, and printed only if the same function returns.
+A file goes through `given.load_config`, `recognise.identify`, its reader's `read` and `convert` here. Only the import
+is a mapping: an export is checked by importing it again, and printed only if the same function returns.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -17,24 +17,21 @@ from grpolab.errors import RequestError, format_value, near_matches
 from grpolab.identity import dotted
 from grpolab.readers import flat, trl, verl
 from grpolab.readers.given import ConfigFile, Given, Options, load_config
-from grpolab.readers.recognise import ON_TRL, TITLES, find_family, identify
-from grpolab.readers.summary import find_deciding_keys, summarise
+from grpolab.readers.recognise import TITLES, find_family, identify
 from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.run import RunSettings
 
 Compose: TypeAlias = Callable[[list[str]], RunSettings]  # the run that some overrides ask for
 
 WRITERS = {"trl": trl, "verl": verl}
-# What says all values of a run of theirs, and is better than the script that started it.
-WHOLE = {
-    "trl": "json.dumps(training_args.to_dict(), default=str), or the run's config.yaml of W&B",
-    "verl": "the config that verl prints first, .hydra/config.yaml, or the run's config.yaml of W&B",
-}
 
 
 class Reader(Protocol):
     """The functions of a framework's reader: a module, or a table of keys (`flat.py`)."""
 
+    whole: str  # what says all values of a run of theirs, and is better than the script that started it
+
+    def read(self, file: ConfigFile, name: str) -> Given: ...
     def kind_of(self, name: str, given: Given) -> str: ...
     def resolve_options(self, given: Given) -> Options: ...
     def objective(self, options: Options) -> Objective: ...
@@ -58,6 +55,25 @@ OF_THE_RUN = {
 }
 # fmt: on
 EXCHANGED = (ObjectiveSettings.model_fields.keys() | OF_THE_RUN) - {"framework"}
+# Lines of a summary: what each is called -> ours.
+SHOWN = {
+    "completions of a prompt": ("num_generations",),
+    "prompts of a step": ("prompts_per_step",),
+    "passes, minibatches": ("num_iterations", "num_minibatches"),
+    "learning rate": ("learning_rate",),
+    "clip range": ("epsilon", "epsilon_high"),
+    "weight of the KL": ("beta",),
+    "longest answer": ("max_completion_length",),
+    "temperature": ("temperature",),
+}
+SHOWN_KEYS = 3
+# Type of a key's value -> other values to try in its place.
+OTHERS: dict[type, Callable[[Any], list[Any]]] = {
+    bool: lambda value: [not value],
+    int: lambda value: [value * 2 or 1],
+    float: lambda value: [value * 2 or 0.5],
+    type(None): lambda _: [0.5, 64],
+}
 # Guards that hardly act: an export reports a difference in them, and is not refused for it.
 GUARDS = {"log_ratio_clamp", "scale_epsilon", "adam_epsilon"}
 
@@ -85,21 +101,12 @@ class Exported:
 
 
 def read(asked: str | None, path: str) -> Given:
-    """Return what a file says of a framework's options; `asked` None: the one that only its files show.
-
-    Raises RequestError if the file has none, or is another framework's.
-    """
+    """Return what a file says; `asked` None: whose it is shows. Raises RequestError if it is nobody's, or another's."""
     file = load_config(path)
     name, sentence = identify(asked, file)
-    whole = flat.load_reader(name).whole if name in flat.FLAT else WHOLE[find_family(name)]
-    is_script = file.kind in ("shell", "python")
-    return replace(_read(name, file), framework=name, evidence=sentence, whole=whole if is_script else "")
-
-
-def _read(name: str, file: ConfigFile) -> Given:
-    if name in flat.FLAT:
-        return flat.load_reader(name).read(file)
-    return verl.read(file) if find_family(name) == "verl" else trl.read(file, name if name in ON_TRL else None)
+    reader = find_reader(name)
+    whole = reader.whole if file.kind in ("shell", "python") else ""
+    return replace(reader.read(file, name), framework=name, evidence=sentence, whole=whole)
 
 
 def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Converted:
@@ -128,12 +135,17 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     kinds = {key: reader.kind_of(key, given) for key in dict(dotted({**given.options, **given.open}))}
     unknown = [f"{key}{near_matches(key, options)}" for key, kind in kinds.items() if kind == "unknown"]
     has_none = f"{TITLES[name]} has no such key: {', '.join(unknown)}" if unknown else ""
+    counts = Counter(kinds.values())
+    words = ", ".join(f"{counts[kind]} {kind}" for kind in ("carried", "not carried", "no effect", "unknown"))
+    better = f" (where all are: {given.whole})" if given.whole else ""
+    still_open = f"; without a value in the file: {len(given.open)}{better}" if given.open else ""
+    said = f"keys of the file: {len(kinds)} ({words}{still_open})"
     defaults = list(reader.explain_defaults(given, options))
-    return Converted(options, overrides, compose(overrides), _count_keys(kinds, given), has_none, left_out, defaults)
+    return Converted(options, overrides, compose(overrides), said, has_none, left_out, defaults)
 
 
 def find_deciding(name: str, options: Options) -> dict[str, set[str]]:
-    """Return, for each of our settings, the framework's keys that decide its value."""
+    """Return, for each of our settings, the framework's keys that decide its value, found by changing one at a time."""
     reader = find_reader(name)
 
     def values_of(options: Options) -> Options:
@@ -141,25 +153,40 @@ def find_deciding(name: str, options: Options) -> dict[str, set[str]]:
         axes = {axis: getattr(objective, axis) for axis in ("epsilon", "epsilon_high", "beta")}
         return axes | reader.convert_run(options)
 
-    return find_deciding_keys(options, values_of)
+    deciding, usual = defaultdict[str, set[str]](set), values_of(options)
+    for key, value in options.items():
+        for other in OTHERS.get(type(value), lambda _: [])(value):
+            with suppress(RequestError, ValueError, TypeError, AttributeError, KeyError, ArithmeticError):
+                changed = values_of(options | {key: other})
+                for ours in usual.keys() | changed.keys():
+                    if usual.get(ours) != changed.get(ours):
+                        deciding[ours].add(key)
+    return deciding
 
 
-def summarise_file(given: Given, converted: Converted) -> list[str]:
-    """Return the run in lines, each with where its value is from."""
+def summarise_file(given: Given, converted: Converted) -> Iterator[str]:
+    """Yield a line for each of SHOWN, with where its value is from: keys of the file, or a default."""
     settings = dict(dotted(converted.settings.model_dump()))
     settings["epsilon_high"] = settings["epsilon"] if settings["epsilon_high"] is None else settings["epsilon_high"]
-    written = {*dict(dotted(given.options))}
+    written, deciding = {*dict(dotted(given.options))}, find_deciding(given.framework, converted.options)
     if written & verl.keys.FORKS_GROUP.keys():  # a fork's, by which the group is multiplied
         written.add(verl.GROUP)
     told = "\n".join(converted.left_out)
-    return [*summarise(settings, given, written, find_deciding(given.framework, converted.options), told)]
+    for name, ours in SHOWN.items():
+        keys = {key for each in ours for key in deciding.get(each, ())}
+        said, is_open = sorted(keys & written), sorted(keys & given.open.keys())
+        where = f"{', '.join(said[:SHOWN_KEYS])}{', ..' if len(said) > SHOWN_KEYS else ''}" if said else "a default"
+        if is_open:
+            where = f"not in the file: {', '.join(is_open[:SHOWN_KEYS])}"
+        elif any(each in told for each in ours):
+            where = f"{where}; see below"
+        texts = [format_value(settings.get(each)) for each in ours]
+        shown = texts[0] if name == "clip range" and texts[0] == texts[1] else ", ".join(texts)
+        yield f"{name:24} {shown:16} {where}"
 
 
 def find_caveats(given: Given, converted: Converted) -> tuple[tuple[str, float] | None, bool]:
-    """Return key and value of the learning rate in a file, and whether it leaves open how often a batch is used.
-
-    The rate only of a framework that is read by a table of keys: the others have rules of their own.
-    """
+    """Return key and value of the learning rate, of a flat reader alone, and whether the reuse of a batch is open."""
     is_flat = given.framework in flat.FLAT
     deciding = find_deciding(given.framework, converted.options)
     reuse = set[str]().union(*(deciding.get(ours, set()) for ours in ("num_iterations", "num_minibatches")))
@@ -169,15 +196,6 @@ def find_caveats(given: Given, converted: Converted) -> tuple[tuple[str, float] 
     )
     rates = {key: given.options.get(key) for key in deciding.get("learning_rate", ()) if is_flat}
     return next(((key, float(rate)) for key, rate in rates.items() if isinstance(rate, int | float)), None), is_open
-
-
-def _count_keys(kinds: Mapping[str, str], given: Given) -> str:
-    """Say how many keys a file has, what became of them, and what would say the values that it leaves open."""
-    counts = Counter(kinds.values())
-    words = ", ".join(f"{counts[kind]} {kind}" for kind in ("carried", "not carried", "no effect", "unknown"))
-    better = f" (where all are: {given.whole})" if given.whole else ""
-    still_open = f"; without a value in the file: {len(given.open)}{better}" if given.open else ""
-    return f"keys of the file: {len(kinds)} ({words}{still_open})"
 
 
 def _override(value: Any) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
-import shlex
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -45,7 +44,7 @@ from grpolab.readers.pairs import (
     OVERRIDE,
     Open,
     find_program_end,
-    follow_reference,
+    follow_references,
     read_flags,
     read_overrides,
     split_open,
@@ -104,19 +103,17 @@ class TableReader:
         """The loss's options, dotted, with the framework's defaults."""
         return dict(dotted(dict(OPTIONS[self.name][0])))
 
-    def read(self, file: ConfigFile) -> Given:
+    def read(self, file: ConfigFile, name: str) -> Given:
         """Return the framework's keys in a file. Raises RequestError if it has none that only this framework has."""
         notes = list[str]()
         if file.kind in ("yaml", "json", "toml"):
             document, notes = parse_document(file)
             pairs = dict(dotted(document))
             if isinstance(document.get("defaults"), list | str):
-                notes.append(
-                    f"defaults={shorten(pairs.pop('defaults', ''))}: the files that it names are not read, the"
-                    f" defaults of {self.title} stand for what they set"
-                )
-            pairs = {key: follow_reference(value, pairs) for key, value in pairs.items()}
-            pairs = {key: Open(value) if "${" in str(value) else value for key, value in pairs.items()}
+                stand = f"the defaults of {self.title} stand for what they set"
+                named = shorten(pairs.pop("defaults", ""))
+                notes.append(f"defaults={named}: the files that it names are not read, {stand}")
+            pairs = follow_references(pairs)
         elif file.kind == "python":
             pairs = self._read_python(file)
         else:
@@ -129,10 +126,7 @@ class TableReader:
         return Given(*split_open(pairs), notes)
 
     def has_evidence(self, keys: Collection[str], kind: str) -> bool:
-        """Return True if a file of a kind with these keys is the framework's.
-
-        A single sign that is one plain word is no evidence in a document, which has no program that was looked for.
-        """
+        """Return True if a file with these keys is the framework's. Of a document one sign alone is no evidence."""
         signs, carried = self.signs.intersection(keys), self.defaults.keys() & keys
         if kind in ("shell", "words", "python"):
             return bool(signs or carried)
@@ -160,10 +154,7 @@ class TableReader:
         """Return the flags and overrides of the first command that is a training of the framework."""
         command = find_training_command(file.text, self.is_training)
         if command is None and file.kind == "words":  # flags or overrides without a program
-            try:
-                command = shlex.split(file.text, comments=True), []
-            except ValueError as error:
-                raise file.refusal("is no list of words: a quotation mark is not closed") from error
+            command = file.split(), []
         if command is None:
             raise file.refusal(f"starts no training of {self.title}")
         words, notes = command
@@ -177,10 +168,8 @@ class TableReader:
             file_there = flags.pop(name)
             if not (self._rename(flags | pairs).keys() & self.defaults.keys()):
                 raise file.refusal(f"takes its config from {file_there}: give that file")
-            notes.append(
-                f"--{name.replace('_', '-')} {file_there}: that file is not read, the defaults of {self.title} stand"
-                " for what it sets"
-            )
+            stand = f"the defaults of {self.title} stand for what it sets"
+            notes.append(f"--{name.replace('_', '-')} {file_there}: that file is not read, {stand}")
         added = [word for word in behind if isinstance(word, Open) and "=" not in word and not word.startswith("--")]
         if added:
             notes.append(f"words that only a run can tell: {', '.join(map(shorten, dict.fromkeys(added)))}")
@@ -216,11 +205,11 @@ class TableReader:
         if name in self.not_carried:
             value = _written(given, name)
             return "no effect" if value is None or value in self.not_carried[name][0] else "not carried"
-        patterns = [f"{each}*" if each.endswith(".") else each for each in self.passed_over]
-        return "no effect" if any(fnmatch.fnmatchcase(name, each) for each in patterns) else "unknown"
+        is_passed = any(fnmatch.fnmatchcase(name, f"{each}*" if each[-1] == "." else each) for each in self.passed_over)
+        return "no effect" if is_passed else "unknown"
 
     def _is_off(self, name: str, written: Mapping[str, Any]) -> bool:
-        """Return True if a key belongs to a part of the framework that a switch turns off."""
+        """Return True if a switch turns the key's part of the framework off."""
         return any(
             name.startswith(part) and name != switch and not written.get(switch, default)
             for part, (switch, default) in self.switches.items()
@@ -321,17 +310,14 @@ class TableReader:
         group, prompts = ours.get("num_generations") or 1, ours.get("prompts_per_step")
         if (in_completions := ours.get("group_of_completions")) is not None:  # then the batch counts completions
             values["num_generations"] = group = in_completions
-            ours = ours | {"completions_per_step": prompts}
-            prompts = None
+            ours, prompts = ours | {"completions_per_step": prompts}, None
         if prompts is None and (completions := ours.get("completions_per_step")) is not None:
             if completions % group:
                 says.append(f"{completions} completions a step are no whole groups of {group}: the rest is left out")
             prompts = max(completions // group, 1)
-        if prompts is None and ours.get("rollout_part") is not None:
-            prompts = max(ours["rollout_part"] // group, 1)
-            says.append(
-                f"prompts_per_step={prompts} is what one process samples: the file does not say how many there are"
-            )
+        if prompts is None and (part := ours.get("rollout_part")) is not None:
+            prompts, unknown = max(part // group, 1), "the file does not say how many there are"
+            says.append(f"prompts_per_step={prompts} is what one process samples: {unknown}")
         if prompts is None:
             says.append(f"prompts_per_step: the file alone does not say it, and {self.title} has no default")
             return values, says
@@ -341,16 +327,11 @@ class TableReader:
         if ours.get("num_minibatches") is not None:
             values["num_minibatches"] = ours["num_minibatches"]
         elif sizes:
-            size = sizes[0]
+            size, of_step = sizes[0], f"the {prompts} of a rollout step"
             values["num_minibatches"] = max(int(prompts // size), 1)
-            if size > prompts:
-                says.append(
-                    f"an optimiser step takes {size:g} prompts, more than the {prompts} of a rollout step: one here"
-                )
-            elif prompts % size:
-                says.append(
-                    f"an optimiser step takes {size:g} prompts, which do not divide the {prompts} of a rollout step"
-                )
+            if size > prompts or prompts % size:
+                why = f"more than {of_step}: one here" if size > prompts else f"which do not divide {of_step}"
+                says.append(f"an optimiser step takes {size:g} prompts, {why}")
         elif "num_minibatches" not in self.fixed:
             says.append("num_minibatches: the file alone does not say how many optimiser steps a batch has; one here")
             values["num_minibatches"] = 1
@@ -369,13 +350,10 @@ class TableReader:
         """Yield a sentence for each key that is open, unknown, or has a value that is not known here."""
         for key, text in given.open.items():
             if key in self.defaults:
-                yield (
-                    f"{key} ({shorten(text)}): the file alone does not say its value; the default {self.defaults[key]}"
-                    " stands for it"
-                )
-        candidates = [*self.defaults, *self.not_carried]
+                stands = f"the default {self.defaults[key]} stands for it"
+                yield f"{key} ({shorten(text)}): the file alone does not say its value; {stands}"
         for key in [key for key in {**given.options, **given.open} if self.kind_of(key, given) == "unknown"]:
-            near = near_matches(key, candidates)
+            near = near_matches(key, [*self.defaults, *self.not_carried])
             yield f"{key}={shorten(_written(given, key))}: {self.title} has no such key{near}; its effect is lost"
         refused, reason = self._find_refused(options)
         if refused:
@@ -418,12 +396,10 @@ def _written(given: Given, key: str) -> Any:
 
 
 def _is_alone(values: Options) -> bool:
-    """Return True if groups have one completion, and the advantage is not the reward already."""
     return values.get("num_generations") == 1 and values.get("advantage_estimator") not in ("none", "given")
 
 
 def _typed(value: Any, default: Any) -> Any:
-    """Convert a text to the number or bool that the default's type asks for."""
     if isinstance(value, float) and value.is_integer() and type(default) is int:
         return int(value)
     if isinstance(value, str) and isinstance(default, bool | int | float):

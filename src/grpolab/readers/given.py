@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -60,6 +61,13 @@ class ConfigFile:
     def refusal(self, reason: str) -> RequestError:
         return RequestError(f"{self.path} {reason}")
 
+    def split(self) -> list[str]:
+        """Return the words of the text. Raises RequestError if a quotation does not end."""
+        try:
+            return shlex.split(self.text, comments=True)
+        except ValueError as error:
+            raise self.refusal("is no list of words: a quotation mark is not closed") from error
+
 
 @dataclass(frozen=True)
 class Given:
@@ -79,10 +87,7 @@ class Given:
 
 
 def load_config(path: str) -> ConfigFile:
-    """Return a config file; of a run's folder, the config that the run wrote in full.
-
-    Raises RequestError if it cannot be read, is too large, or has an unknown suffix.
-    """
+    """Return a config file; of a run's folder, the config that the run wrote in full. Raises RequestError."""
     place = Path(path)
     if place.is_dir() and place.name != "params":
         places = [place / name for name in WHOLE_CONFIGS if (place / name).exists()]
@@ -92,8 +97,7 @@ def load_config(path: str) -> ConfigFile:
     if place.is_dir():  # MLflow has a file for each parameter
         params = {file.name: read_text(str(file)) for file in sorted(place.iterdir())[:MOST_PARAMS] if file.is_file()}
         return ConfigFile(str(place), "json", json.dumps(params))
-    suffix = place.suffix
-    if suffix in PICKLES:
+    if (suffix := place.suffix) in PICKLES:
         raise RequestError(
             f"{path} is a pickle, and reading one can run whatever is in it: give a .json of it, which"
             " json.dumps(torch.load(FILE, weights_only=False).to_dict(), default=str) writes where it is trusted"

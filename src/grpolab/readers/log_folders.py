@@ -20,10 +20,8 @@ from grpolab.readers.log_tables import runs_of_chart
 
 LOGS = {".log", ".txt", ".out", ".jsonl", ".json", ".csv", ".tsv", ".ipynb"}  # a page must be named: most are prose
 CONFIGS = ("config.yaml", "config.json", "args.json", "training_args.json", ".hydra/config.yaml")
-NO_LOGS = {
-    *CONFIGS,
-    *("trainer_state.json", "timing.jsonl", "wandb-summary.json", "wandb-metadata.json", "requirements.txt"),
-}
+NO_LOGS = {"trainer_state.json", "timing.jsonl", "wandb-summary.json", "wandb-metadata.json", "requirements.txt"}
+NO_LOGS.update(CONFIGS)
 MOST_FILES = 50_000  # with folders
 # Config keys about places, times and logging, whose differences make no arm.
 PLACES = re.compile(
@@ -47,10 +45,7 @@ class FoundLog:
 
 
 def find_logs(folder: str) -> Iterator[FoundLog]:
-    """Yield the logs in a folder, or the one log that a file is; of several checkpoints only the last one's log.
-
-    Raises RequestError if it does not exist, or holds too many files to search.
-    """
+    """Yield the logs in a folder, or the one that a file is; of checkpoints the last one's. Raises RequestError."""
     root = Path(folder)
     if not root.exists():
         raise RequestError(f"FOLDER={folder} is not there")
@@ -70,8 +65,8 @@ def find_logs(folder: str) -> Iterator[FoundLog]:
         name = str(run.relative_to(root)) if is_below else run.resolve().name
         is_ours = run in run_folders
         yield FoundLog(name, folder, run if is_ours else states[run], {} if is_ours else _config_of(states[run], root))
-    is_log = {file: file.suffix in LOGS and file.name not in NO_LOGS for file in files}
-    logs = [file for file in files if (is_log[file] or file == root) and file.is_file()]
+    may_be = [file for file in files if file == root or (file.suffix in LOGS and file.name not in NO_LOGS)]
+    logs = [file for file in may_be if file.is_file()]
     beside = Counter(log.parent for log in logs)
     taken = run_folders | states.keys()
     for log in logs:
@@ -134,27 +129,21 @@ def group_runs(
     """
     arms, how = _choose_arms(runs, folders_of_arms)
     seeds = [_seed_of(run) for run in runs]
-    notes = [f"arms: {how}"]
     first, *others = pd.Series(seeds, dtype=object).groupby(arms, sort=False).agg(set)
     known = [seed for seed in seeds if seed is not None]
     twice = [pair for pair, n in Counter(zip(arms, seeds, strict=True)).items() if n > 1]
-    is_paired = False
+    numbered, why = pd.Series(arms).groupby(arms).cumcount().tolist(), ""
     if len(known) < len(runs):
-        notes.append(f"unpaired: {len(runs) - len(known)} of {len(runs)} runs do not say their seed; they are numbered")
+        known, why = numbered, f"{len(runs) - len(known)} of {len(runs)} runs do not say their seed; they are numbered"
     elif twice:
-        notes.append(f"unpaired: {twice[0][0]} has several runs with seed {twice[0][1]}; they are numbered")
+        known, why = numbered, f"{twice[0][0]} has several runs with seed {twice[0][1]}; they are numbered"
     elif any(len(first & other) < 2 for other in others):
-        notes.append("unpaired: the arms do not share two seeds")
-    else:
-        is_paired = True
-        notes += ["paired by seed"] if others else []
-    if len(known) == len(runs) and not twice:
-        return arms, known, is_paired, notes
-    return arms, pd.Series(arms).groupby(arms).cumcount().tolist(), is_paired, notes
+        why = "the arms do not share two seeds"
+    pairing = [f"unpaired: {why}"] if why else ["paired by seed"] if others else []
+    return arms, known, not why, [f"arms: {how}", *pairing]
 
 
 def _choose_arms(runs: Sequence[FoundLog], folders_of_arms: Mapping[str, Sequence[str]]) -> tuple[list[str], str]:
-    """Return the arm of each run, and a sentence about what decided it."""
     if folders_of_arms:
         arm_of = {folder: arm for arm, folders in folders_of_arms.items() for folder in folders}
         return [arm_of[run.folder] for run in runs], "as told by --arm"
@@ -188,7 +177,6 @@ def _name_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _seed_of(run: FoundLog) -> int | None:
-    """Return the seed in a run's config or, failing that, in its name; None if neither has one."""
     for key in sorted((key for key in run.config if SEED.search(key)), key=len):
         if str(run.config[key]).isdecimal():
             return int(run.config[key])

@@ -10,6 +10,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from grpolab.identity import dotted
@@ -70,15 +71,9 @@ class Console:
                     yield pairs
 
     def _object_rows(self, line: str) -> Iterator[LoggedRow]:
-        """Yield a line that is a JSON object, or the dicts in it."""
-        is_json = line.startswith('{"')
-        if is_json:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                pass
-            else:
-                yield flatten(row)
+        if is_json := line.startswith('{"'):
+            with suppress(ValueError, RecursionError):
+                yield flatten(json.loads(line))
                 return
         rows = [_flat_row(match[0]) for match in FLAT.finditer(line) if ":" in match[0]]
         self.damaged += is_json and not any(rows) and not TELLING.isdisjoint(name for name, _ in PAIR.findall(line))
@@ -160,17 +155,14 @@ def _put_together(lines: Iterator[_Line]) -> Iterator[_Line]:
     """Yield the lines; where a row was broken over several, yield the row as one line, with its whole values alone."""
     again = deque[_Line]()  # lines that were looked at, and are no pieces of the row before them
     while line := again.popleft() if again else next(lines, None):
-        text = line[1]
+        pieces, (_, text, _) = [line], line
         may_be_verl = "step:" in text and len(text) <= WIDEST and VERL_ROW.search(text)
-        if not may_be_verl and ("{" not in text or text.endswith("}\n") or len(text) > WIDEST):
-            yield line
-            continue
-        start = text.rfind("{")
-        is_dict = start >= 0 and "}" not in text[start:] and text.count("{", 0, start) == text.count("}", 0, start)
+        is_open = "{" in text and not text.endswith("}\n") and len(text) <= WIDEST
+        start = text.rfind("{") if is_open else -1
+        is_dict = is_open and "}" not in text[start:] and text.count("{", 0, start) == text.count("}", 0, start)
         if not is_dict and not may_be_verl:
             yield line
             continue
-        pieces = [line]
         goes_on = _dict_goes_on if is_dict else _verl_goes_on
         while piece := again.popleft() if again else next(lines, None):
             if len(pieces) < MOST_PIECES and len(piece[1]) <= WIDEST and goes_on(pieces, piece):

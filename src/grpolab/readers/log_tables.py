@@ -8,7 +8,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,7 @@ def has_table(text: str) -> bool:
 
 
 def read_page(path: Path, text: str) -> tuple[list[Table], str]:
-    """Return the tables in a page or notebook, and the text in which there may be a console's lines.
-
-    Of a notebook the outputs alone are read: a table in its prose is an example. Raises RequestError.
-    """
+    """Return the tables in a page, or in a notebook's outputs, and the text, which may have a console's lines."""
     if len(text) > LARGEST_PAGE:
         raise RequestError(f"FILE={path.name} is larger than {LARGEST_PAGE >> 20} MiB, the most that is read of a page")
     if path.suffix.lower() == ".ipynb":
@@ -90,7 +87,7 @@ def _text_tables(lines: Sequence[str]) -> Iterator[Table]:
     """
     rows: list[list[str]] = []
     separator = ""
-    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+    for line, below in pairwise([*lines, ""]):
         if rows and separator in line:
             rows += [] if _is_rule(line) else [_cells(line, separator)]
         elif rows:

@@ -30,30 +30,8 @@ from numpy.typing import NDArray
 from grpolab.errors import RequestError, printable
 from grpolab.framework_names import FRESH_BATCH, LOG_ONLY, TRL_NAMES, VERL_NAMES
 from grpolab.meanings import METRICS
+from grpolab.readers import log_names, log_tables
 from grpolab.readers.log_lines import Console, LoggedRow, flatten
-from grpolab.readers.log_names import (
-    NAMES,
-    OTHER,
-    PART,
-    SHARES,
-    STEPS,
-    TELLING,
-    TELLING_OF,
-    TRACKED,
-    evaluation,
-    known,
-    likeness,
-    number,
-)
-from grpolab.readers.log_tables import (
-    LARGEST_PAGE,
-    PAGES,
-    chart_rows,
-    csv_rows,
-    has_table,
-    numbers_in,
-    read_page,
-)
 
 _ACTOR = "actor_rollout_ref.actor."
 _WHOLE, _PART = "prompts_per_step", "prompts_per_minibatch"  # TRL counts both in micro-batches
@@ -93,10 +71,7 @@ class RunLog:
 
 
 def read_log(framework: str | None, path: Path, run: str | None = None) -> RunLog:
-    """Return the numbers in a log file. `framework` None: the one that most metric names fit.
-
-    `run` is one of several in a chart. Raises RequestError if the file cannot be read, or holds no known metric.
-    """
+    """Return the numbers in a log; `framework` None: the one most names fit; `run`: of a chart. Raises RequestError."""
     collected = _Collector()
     try:
         if not path.is_file():
@@ -110,15 +85,15 @@ def read_log(framework: str | None, path: Path, run: str | None = None) -> RunLo
                 raise RequestError(f"FILE={path} cannot be read as a log: it is no text")
             first = head.lstrip()[:1]
             if run is not None or path.suffix in (".csv", ".tsv"):
-                collected.add(csv_rows(path, chain(head.splitlines(keepends=True), file), run))
-            elif path.suffix.lower() in PAGES:
-                collected.add_page(path, head + file.read(LARGEST_PAGE))
+                collected.add(log_tables.csv_rows(path, chain(head.splitlines(keepends=True), file), run))
+            elif path.suffix.lower() in log_tables.PAGES:
+                collected.add_page(path, head + file.read(log_tables.LARGEST_PAGE))
             elif first == "[" or path.suffix == ".json" or (first == "{" and '"log_history"' in head):
                 collected.add(_document_rows(head, file, collected))
             else:
                 file.seek(0)
                 collected.add_lines(iter(lambda: file.readline(BLOCK), ""))
-                if not collected.rows and len(head) < BLOCK and has_table(head):  # as people paste it
+                if not collected.rows and len(head) < BLOCK and log_tables.has_table(head):  # as people paste it
                     collected.add_page(path, head)
     except (OSError, csv.Error) as error:
         raise RequestError(f"FILE={path} cannot be read as a log: {error}") from error
@@ -136,7 +111,7 @@ def read_charts(framework: str | None, run: str, paths: Sequence[Path]) -> RunLo
     """Return the numbers of one run in W&B's charts of several, each of some metrics. Raises RequestError."""
     collected = _Collector()
     try:
-        collected.add(chart_rows(paths, run))
+        collected.add(log_tables.chart_rows(paths, run))
     except (OSError, csv.Error) as error:
         raise RequestError(f"FILE={paths[0]} cannot be read as a chart: {error}") from error
     return collected.as_log(framework, run)
@@ -155,16 +130,18 @@ class _Collector:
     def add(self, rows: Iterable[LoggedRow]) -> None:
         """Keep the known numbers of the rows that are about training, or about an evaluation."""
         for row in rows:
-            numbers = {}
-            for name, written in row.items():
-                if (metric := known(name)) and (value := number(written)) is not None:
-                    numbers[metric] = value
             if "train_runtime" in row:  # the summary at the end of TRL's log
                 continue
-            if not TELLING.isdisjoint(numbers):
+            numbers = {}
+            for name, written in row.items():
+                if (metric := log_names.known(name)) and (value := log_names.number(written)) is not None:
+                    numbers[metric] = value
+            if not log_names.TELLING.isdisjoint(numbers):
                 self.rows.append(numbers)
                 continue
-            alike = {ours for name in numbers if (ours := evaluation(name) or likeness(name))} - {"learning_rate"}
+            alike = {ours for name in numbers if (ours := log_names.evaluation(name) or log_names.likeness(name))} - {
+                "learning_rate"
+            }
             if any(not ours.startswith("eval/") for ours in alike):
                 self.rows.append(numbers)
             elif alike:
@@ -179,16 +156,16 @@ class _Collector:
 
     def add_page(self, path: Path, text: str) -> None:
         """Keep the table, or the lines, with most numbers of training in a page."""
-        tables, text = read_page(path, text)
+        tables, text = log_tables.read_page(path, text)
         lines = _Collector()
         lines.add_lines(text.splitlines(keepends=True))
         self.config |= lines.config
-        table = max(tables, key=numbers_in, default=[])
-        if numbers_in(table) < numbers_in(lines.rows):
+        table = max(tables, key=log_tables.numbers_in, default=[])
+        if log_tables.numbers_in(table) < log_tables.numbers_in(lines.rows):
             self.rows, self.evaluations, self.damaged = lines.rows, lines.evaluations, lines.damaged
             return
         self.add(table)
-        others = sum(numbers_in(other) > 0 for other in tables) - 1
+        others = sum(log_tables.numbers_in(other) > 0 for other in tables) - 1
         if others > 0:
             self.readings.append(
                 f"of {others + 1} tables with metrics the one with most numbers, {len(self.rows)} rows, is read"
@@ -204,25 +181,25 @@ class _Collector:
             """Return for each row whether it has one of the names."""
             return np.array([any(name in names for name in shape) for shape in place_of], dtype=bool)[shape_of_row]
 
-        telling = {of: rows_with(names) for of, names in TELLING_OF.items()}
+        telling = {of: rows_with(names) for of, names in log_names.TELLING_OF.items()}
         written = pd.DataFrame(self.rows, dtype=np.float64)
-        best = max(telling, key=lambda of: (telling[of].sum(), sum(name in TRACKED[of] for name in written)))
-        exact = {name: ours for name, ours in TRACKED[framework or best].items() if name in written}
+        best = max(telling, key=lambda of: (telling[of].sum(), sum(name in log_names.TRACKED[of] for name in written)))
+        exact = {name: ours for name, ours in log_names.TRACKED[framework or best].items() if name in written}
         # A name that only rows of another program have is not this one's.
-        others = [name for name in written if name in TELLING and name not in exact]
+        others = [name for name in written if name in log_names.TELLING and name not in exact]
         beside = written.loc[telling[framework or best], others].notna().any() if others else {}
         alike = _alike(written, [name for name in written if beside.get(name, True)], exact.values())
         if framework is None:
-            is_other = len(alike) > len(TELLING.intersection(exact))
-            framework = OTHER if is_other else best if telling[best].any() else None
+            is_other = len(alike) > len(log_names.TELLING.intersection(exact))
+            framework = log_names.OTHER if is_other else best if telling[best].any() else None
         if not framework or (framework in telling and not telling[framework].any()):
-            expected = ", ".join(list(NAMES[framework])[:6]) if framework else ", ".join(NAMES)
+            expected = ", ".join(list(log_names.NAMES[framework])[:6]) if framework else ", ".join(log_names.NAMES)
             by = f"that {framework} logs of an update" if framework else "of an update that the doctor knows"
             other = f"; its names are {best}'s" if telling[best].any() else ""
             raise RequestError(f"FILE={run} holds no metric {by} ({expected}, ...){other}")
         names = exact | alike
-        kept = telling[best if framework == OTHER else framework] | rows_with(alike)
-        foreign = int((rows_with(TELLING) & ~kept).sum())
+        kept = telling[best if framework == log_names.OTHER else framework] | rows_with(alike)
+        foreign = int((rows_with(log_names.TELLING) & ~kept).sum())
         rows = self.rows
         if not kept.all():
             rows = [row for row, is_kept in zip(rows, kept, strict=True) if is_kept]
@@ -242,11 +219,11 @@ class _Collector:
                 if kind == ("rollout" if ours in LOG_ONLY else METRICS[ours].kind)
             }
             if kind == "rollout":
-                metrics |= {name: columns[name] for name in columns if PART.fullmatch(name)}
+                metrics |= {name: columns[name] for name in columns if log_names.PART.fullmatch(name)}
             table = pd.DataFrame(metrics, index=columns.index)
             tables[f"{kind}s"] = pd.concat([positions, table], axis=1)[table.notna().any(axis=1)].reset_index(drop=True)
         if alike:
-            told = (exact if framework == OTHER else {}) | alike
+            told = (exact if framework == log_names.OTHER else {}) | alike
             pairs = ", ".join(f"`{printable(name)}` is read as {ours}" for name, ours in told.items())
             self.readings.append(f"by likeness: {pairs}")
         evaluations = self._evaluations(columns, positions, kept)
@@ -275,7 +252,7 @@ class _Collector:
         before = [int(kept_before[at]) - 1 for at, _ in self.evaluations]
         place = pd.Series([int(places.iloc[at]) if at >= 0 else 0 for at in before], own.index, dtype=np.float64)
         if "iteration" not in positions:  # else places are no steps
-            place = _first(own, STEPS).fillna(place)
+            place = _first(own, log_names.STEPS).fillna(place)
         columns = pd.concat([columns, own.where(np.isfinite(own))], ignore_index=True)
         steps = (
             pd.concat([places, place.clip(-(2**53), 2**53)], ignore_index=True).astype(int).sort_values(kind="stable")
@@ -287,13 +264,13 @@ class _Collector:
                 sources[ours].append(name)
         table = pd.DataFrame({"rollout_step": steps})
         for ours, names in sources.items():
-            exact = [name for name in names if evaluation(name)] or names
+            exact = [name for name in names if log_names.evaluation(name)] or names
             counts = columns[exact].notna().sum()
             read = [name for name in exact if counts[name] == counts.max()]
             if not columns[read].notna().all(axis=1).any():  # they were never evaluated together
                 read = read[:1]
             table[ours] = columns[read].mean(axis=1).where(columns[read].notna().all(axis=1))
-            by = "" if evaluation(read[0]) else " by likeness"
+            by = "" if log_names.evaluation(read[0]) else " by likeness"
             words = ", ".join(f"`{printable(name).replace('_at_', '@')}`" for name in read[:4])
             mean = f"the mean of {len(read)} data sets, {words}" if len(read) > 1 else words
             self.readings.append(f"evaluations: {ours} is {mean}{by}: {_course(table, ours)}")
@@ -305,7 +282,7 @@ class _Collector:
             yield f"lines that are half written or cut off: {self.damaged}"
         if foreign:
             yield f"rows under the names of another framework: {foreign}"
-        if backwards := int((_first(columns, STEPS).diff() < 0).sum()):
+        if backwards := int((_first(columns, log_names.STEPS).diff() < 0).sum()):
             yield (
                 f"whether rows were written twice: the step number falls {backwards} times, as after a resume or where"
                 " runs share a file; all rows are read"
@@ -316,7 +293,7 @@ def _alike(written: pd.DataFrame, names: Iterable[str], exact: Collection[str]) 
     """Return names that are like a metric's that no exact name is, one name a metric: that with most values."""
     best: dict[str, str] = {}
     for name in names:
-        ours = None if name in STEPS or _evaluated(name) else likeness(name)
+        ours = None if name in log_names.STEPS or _evaluated(name) else log_names.likeness(name)
         if ours and ours not in exact and _may_be(ours, written[name]):
             other = best.setdefault(ours, name)
             best[ours] = max(other, name, key=lambda one: written[one].count())
@@ -325,12 +302,12 @@ def _alike(written: pd.DataFrame, names: Iterable[str], exact: Collection[str]) 
 
 def _evaluated(name: str) -> str | None:
     """Return our metric if a name is that of an evaluation's, exactly or by likeness."""
-    ours = evaluation(name) or likeness(name) or ""
+    ours = log_names.evaluation(name) or log_names.likeness(name) or ""
     return ours if ours.startswith("eval/") else None
 
 
 def _may_be(ours: str, values: pd.Series) -> bool:
-    return ours not in SHARES or bool(values.dropna().between(0, 1).all())
+    return ours not in log_names.SHARES or bool(values.dropna().between(0, 1).all())
 
 
 def _course(table: pd.DataFrame, metric: str) -> str:
@@ -351,9 +328,11 @@ def _first(columns: pd.DataFrame, names: Iterable[str]) -> pd.Series:
 
 def _positions(framework: str, columns: pd.DataFrame) -> pd.DataFrame:
     """Return `rollout_step`; also `iteration` and `minibatch`, if a row is one step and fresh batches are marked."""
-    step, fresh = _first(columns, STEPS), columns.get(FRESH_BATCH.get(framework, ""))
+    step, fresh = _first(columns, log_names.STEPS), columns.get(FRESH_BATCH.get(framework, ""))
     if fresh is None or not (step.diff()[1:] == 1).all() or step.isna().all() or math.isnan(fresh.iloc[0]):
-        places = step.ffill().fillna(0) if columns.columns.intersection(STEPS).size else columns.index.to_series()
+        places = (
+            step.ffill().fillna(0) if columns.columns.intersection(log_names.STEPS).size else columns.index.to_series()
+        )
         return pd.DataFrame({"rollout_step": places.clip(-(2**53), 2**53).astype(int)})
     begins = fresh.notna()
     batch = begins.cumsum() - 1
@@ -361,15 +340,14 @@ def _positions(framework: str, columns: pd.DataFrame) -> pd.DataFrame:
 
 
 def _settings(framework: str, config: LoggedRow) -> dict[str, Any]:
-    """Return those of our settings that a printed config determines."""
     settings = {
-        ours: value if (value := number(config[theirs])) is not None else config[theirs]
+        ours: value if (value := log_names.number(config[theirs])) is not None else config[theirs]
         for theirs, ours in SETTINGS.get(framework, {}).items()
         if config.get(theirs) is not None and isinstance(config[theirs], str | int | float)
     }
     if not settings.pop("use_kl_loss", True):
         settings["beta"] = 0.0
-    batch, part = (number(settings.get(name)) for name in (_WHOLE, _PART))
+    batch, part = (log_names.number(settings.get(name)) for name in (_WHOLE, _PART))
     if batch and settings.pop(_PART, None) and part:
         settings["num_minibatches"] = math.ceil(batch / part)
     if framework == "trl":

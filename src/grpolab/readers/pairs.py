@@ -40,8 +40,7 @@ def find_program_end(words: Sequence[str]) -> int:
 
 def read_flags(words: Iterable[str]) -> dict[str, Any]:
     """Return `--key value ..` and `--key=value` with values as YAML reads them; the last of a repeated key counts."""
-    texts: dict[str, list[str]] = {}
-    name = ""
+    texts, name = dict[str, list[str]](), ""
     for word in words:
         text: str | None = word
         if match := FLAG.fullmatch(word):
@@ -78,11 +77,14 @@ def read_overrides(words: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
     return pairs, notes
 
 
-def follow_reference(text: Any, named: Mapping[str, Any]) -> Any:
-    """Return the value to which a reference `${a.b}` leads; any other text is returned unchanged."""
-    for _ in range(FOLLOWED):
-        match = REFERENCE.fullmatch(text) if isinstance(text, str) and not isinstance(text, Open) else None
-        if match is None or (match[1] not in named and match[2] is None):
-            break
-        text = named[match[1]] if match[1] in named else parse_value(match[2])
-    return text
+def follow_references(pairs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return pairs with the values to which references `${a.b}` lead; a value that still has one is open."""
+    followed = dict(pairs)
+    for key, text in pairs.items():
+        for _ in range(FOLLOWED):
+            match = REFERENCE.fullmatch(text) if isinstance(text, str) and not isinstance(text, Open) else None
+            if match is None or (match[1] not in pairs and match[2] is None):
+                break
+            text = pairs[match[1]] if match[1] in pairs else parse_value(match[2])
+        followed[key] = Open(text) if "${" in str(text) else text
+    return followed

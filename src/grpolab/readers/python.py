@@ -103,7 +103,6 @@ class Source:
             self._add_parameters(function, is_alone=times[function.name] == 1)
 
     def _change(self, target: ast.expr, source: str) -> None:
-        """Record that an item or attribute is set."""
         match target:
             case ast.Attribute(value=owner, attr=key) | ast.Subscript(value=owner, slice=ast.Constant(value=key)):
                 self.changes.append((last_name(owner), str(key), source))
@@ -223,10 +222,7 @@ class Source:
         return made
 
     def read_config(self, call: ast.Call) -> tuple[dict[str, Any], list[str]]:
-        """Return the arguments of a config class's call, and the keys whose value is a default that a user may replace.
-
-        What the file changes later is open.
-        """
+        """Return a config class's arguments, and those whose value is a default that a user may replace."""
         made, overridable = dict[str, Any](), list[str]()
         for keyword in call.keywords:
             self.is_default = False

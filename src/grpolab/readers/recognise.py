@@ -85,7 +85,6 @@ def find_evidence(file: ConfigFile) -> dict[str, list[str]]:
 
 
 def _list_signs(name: str, traits: Traits) -> Iterator[str]:
-    """Yield a framework's keys, programs and packages in a file."""
     reader = flat.load_reader(name) if name in flat.FLAT else None
     own = reader.signs if reader else KEYS.get(name, set())
     for key in traits.keys:
@@ -101,10 +100,7 @@ def _list_signs(name: str, traits: Traits) -> Iterator[str]:
 
 
 def identify(asked: str | None, file: ConfigFile) -> tuple[str, str]:
-    """Return the framework whose config a file is, and a sentence with the evidence, if nobody asked for it.
-
-    Raises RequestError if the file is another framework's than the one asked for, or nobody's that is known.
-    """
+    """Return whose config a file is, and, if nobody asked, by what evidence. Raises RequestError if it is another's."""
     evidence = find_evidence(file)
     if not evidence:
         if asked is None:
@@ -132,5 +128,4 @@ def find_family(name: str) -> str:
 
 
 def _are_kin(one: str, other: str) -> bool:
-    """Return True if one of two trainers builds on the other, or both on TRL's."""
     return one == other or {one, other} <= {"trl", *ON_TRL}

@@ -24,6 +24,7 @@ from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
+whole = "json.dumps(training_args.to_dict(), default=str), or the run's config.yaml of W&B"
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 LEAST_GROUP = 2
@@ -42,10 +43,7 @@ NEVER_A_DEFAULT = {"steps_per_generation", "generation_batch_size", "num_process
 
 
 def resolve_options(given: Given) -> Options:
-    """Return all fields that matter, with the defaults of the file's version and TRL's `steps_per_generation`.
-
-    `num_processes` stays None if it is unknown. Raises RequestError for values that no version of TRL accepts.
-    """
+    """Return all fields, with the version's defaults; `num_processes` stays None if unknown. Raises RequestError."""
     version = _version(given)
     options = {name: _default(name, given) for name in CARRIED} | _carried(given) | {"version": version}
     if options["vllm_importance_sampling_cap"] is not None:  # its name until 1.9
@@ -104,7 +102,7 @@ def _carried(given: Given) -> Options:
 
 
 def _fork_choices(given: Given) -> Options:
-    """Return the choices that a trainer built on TRL's adds, which TRL does not have."""
+    """Return the choices of the file that a trainer built on TRL's adds."""
     choices = fields.CHOICES.items() if given.fork else ()
     return {name: given.options[name] for name, has in choices if given.options.get(name, next(iter(has))) not in has}
 
@@ -258,7 +256,6 @@ def kind_of(name: str, given: Given) -> str:
 
 
 def _is_lost(name: str, value: Any) -> bool:
-    """Return True if a field of NOT_CARRIED has a value that does something."""
     return value not in (CARRIED[name], None) and not (name == "optim" and PLAIN_ADAMW.match(str(value)))
 
 
@@ -296,7 +293,6 @@ def explain_defaults(given: Given, options: Options) -> Iterator[str]:
 
 
 def _acts(name: str, options: Options) -> bool:
-    """Return True if a field belongs to a feature that is switched on."""
     if name.startswith("vllm_"):
         return bool(options["use_vllm"])
     if name.startswith(("sapo_", "vespo_")):

@@ -67,7 +67,10 @@ class RunFolder(TrainerCallback):
             self.folder = folder = self._place(identity, state.global_step > 0)
             held[folder].keep()
             journal = folder / "journal.jsonl"
-            self._journal = Journal(journal, _bytes_before(journal, state.global_step))
+            kept_rows = (row for row in Tail(journal).read() if row["optimizer_step"] < state.global_step)
+            self._journal = Journal(
+                journal, sum(len(line(row)) for row in kept_rows)
+            )  # what is behind is trained again
             self._timing = Journal(folder / "timing.jsonl", sys.maxsize if state.global_step else 0)
             settings = {ours: getattr(args, theirs) for theirs, ours in SETTINGS.items() if hasattr(args, theirs)}
             settings |= {"num_minibatches": _minibatches(args)}
@@ -158,17 +161,10 @@ def _minibatches(args: Any) -> int:
 
 
 def _rollout_step(args: Any, optimizer_steps: int) -> int:
-    """Return the rollout step, counted from 0, of the last of these optimiser steps."""
     return (optimizer_steps - 1) // (args.num_iterations * _minibatches(args))
 
 
-def _bytes_before(journal: Path, optimizer_step: int) -> int:
-    """Return the size of a journal up to an optimiser step; what is behind it is trained again."""
-    return sum(len(line(row)) for row in Tail(journal).read() if row["optimizer_step"] < optimizer_step)
-
-
 def _as_written(value: Any) -> Any:
-    """Return a setting as YAML has it: what is no plain value as text."""
     return value if value is None or type(value) in (bool, int, float, str) else str(getattr(value, "value", value))
 
 

@@ -76,10 +76,7 @@ def find_pin(text: str) -> str | None:
 
 
 def find_fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[int, int, list[str]]:
-    """Return the first and the last version whose `GRPOConfig` has these options, and the fields that show it.
-
-    If no version has all of them (a fork may), the first is above the last.
-    """
+    """Return the first and last version with these options (first > last: none), and the fields that show it."""
     if fork in ("ms-swift", "megatron-swift"):  # which have fields of its own by these names
         return 0, len(VERSIONS) - 1, []
     since = {name: find_version(SINCE[name]) for name in options if name in SINCE}

@@ -22,7 +22,6 @@ WITH_TRL = {"GRPOConfig", "GRPOTrainer", "TrlParser", "ModelConfig", "ScriptArgu
 ELSEWHERE = {"agilerl", "areal", "easydel", "mlx_grpo", "mlx_lm_lora", "nemo_rl", "oat", "tunix", "verifiers", "verl"}
 SHOWN = 8  # sections in a sentence
 SIGNS = frozenset(fields.TABLE["signs"].split())
-FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
 OF_TRAINERS = frozenset(fields.TABLE["of_trainers"].split())
 OTHER_WORDS = {word: name for name, words in fields.TABLE["other_words"].items() for word in words.split()}
 FOREIGN = {key: whose for whose, keys in fields.TABLE["foreign"].items() for key in keys.split()}
@@ -39,13 +38,10 @@ PRINTED = re.compile(r"\w*GRPOConfig\(\n((?:[ \t]*\w+=.*,\n)+)[ \t]*\)")
 LINE = re.compile(r"[ \t]*(\w+)=((?:SchedulerType|OptimizerNames)\.)?(.*),$", re.MULTILINE)
 
 
-def read(file: ConfigFile, fork: str | None = None) -> Given:
-    """Return the fields of a `GRPOConfig` in a file, as those of a trainer that builds on TRL's if it is one.
-
-    Raises RequestError if the file has none, or is another trainer's than `fork`, which a user asked for.
-    """
-    printed = PRINTED.search(file.text) if file.kind == "words" else None
-    if printed:
+def read(file: ConfigFile, name: str) -> Given:
+    """Return a file's GRPOConfig. Raises RequestError if it has none, or is another trainer's than `name` asks."""
+    fork = None if name == "trl" else name
+    if file.kind == "words" and (printed := PRINTED.search(file.text)):
         pairs = {key: parse_value(text.lower() if enum else text) for key, enum, text in LINE.findall(printed[1])}
         given = _read_pairs(file, pairs, [], None)
     elif file.kind == "python" or (file.kind == "words" and "GRPOConfig(" in file.text):
@@ -62,7 +58,6 @@ def read(file: ConfigFile, fork: str | None = None) -> Given:
 
 
 def _read_pairs(file: ConfigFile, pairs: Options, notes: list[str], fork: str | None, **known: Any) -> Given:
-    """Return what some keys and values say, by TRL's names."""
     options, left_open = split_open(_rename(pairs, fork))
     told = options.get("num_processes")
     known = {"processes": told if type(told) is int and told > 0 else None, **known}
@@ -122,7 +117,6 @@ def _read_python(file: ConfigFile, fork: str | None) -> Given:
 
 
 def _is_trained_with(source: Source, call: ast.Call) -> bool:
-    """Return True if the object that a call makes is passed to a GRPOTrainer."""
     trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer in source.calls[name]]
     given = [each.value for trainer in trainers for each in trainer.keywords if each.arg == "args"]
     return any(value is call or call in source.assigned.get(last_name(value), []) for value in given)
@@ -162,7 +156,6 @@ def _find_calls(tree: ast.Module, source: Source) -> tuple[list[ast.Call], str]:
 
 
 def _describe_python(file: ConfigFile, source: Source, whose: str) -> str:
-    """Say what a Python file without a GRPOConfig is instead."""
     if re.search(r"(TrlParser|HfArgumentParser)\(", file.text) and "GRPOConfig" in file.text and "trl" in file.text:
         return "takes its GRPOConfig from a recipe or its command line: give that file"
     trainer = re.compile(r"(?i)(?=.*(grpo|sft|dpo|ppo|kto|rloo|training))\w+(Config|TrainingArguments)")

@@ -1,12 +1,11 @@
 """Read the overrides of `verl.trainer.main_ppo` (1dda039b, 2026-08-22) into our settings, write ours, say what is lost.
 
 Of the hundreds of keys in verl/trainer/config/, those of the actor, the algorithm and the batch sizes decide what is
-learnt; `verl_keys.py` has them, and the words of all others. A key that verl does not have is reported.
+learnt; `verl_keys.py` names them, `verl.yaml` has all. A key that verl does not have is reported.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 
@@ -16,17 +15,17 @@ from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks import verl_options
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
 from grpolab.identity import dotted
-from grpolab.readers import verl_easy
 from grpolab.readers import verl_keys as keys
 from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shorten
-from grpolab.readers.verl_files import RENAMED, rename_keys
+from grpolab.readers.verl_files import EASY_DEFAULTS, EASY_WORDS, rename_keys
 from grpolab.readers.verl_files import read as read
-from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS
+from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS, RENAMED
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
+whole = "the config that verl prints first, .hydra/config.yaml, or the run's config.yaml of W&B"
 MODE, MINI, PROMPTS, GROUP = keys.MODE, keys.MINI, keys.PROMPTS, keys.GROUP
 WARMUP, ESTIMATOR, AVERAGE = keys.WARMUP, keys.ESTIMATOR, keys.AVERAGE
 LOW, HIGH, BOTH = f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high", f"{ACTOR}clip_ratio"
@@ -50,7 +49,7 @@ CHOICES = {
 def resolve_options(given: Given) -> Options:
     """Return all keys that matter, dotted, with defaults. Raises RequestError for values that verl itself refuses."""
     named, early = _named(given), _version(given) < keys.FIRST_OF_TODAY
-    defaults = CARRIED | (keys.EARLY if early else {}) | verl_easy.DEFAULTS.get(given.fork or "", {})
+    defaults = CARRIED | (keys.EARLY if early else {}) | EASY_DEFAULTS.get(given.fork or "", {})
     options = defaults | {key: value for key, value in named.items() if key in CARRIED}
     for name in [name for name in keys.FORKS_GROUP if name in named]:
         refuse_wrong_counts("verl", named, [name])
@@ -72,7 +71,8 @@ def resolve_options(given: Given) -> Options:
         options[CLIP_GRAD] = named.get(f"{ACTOR}grad_clip", options[CLIP_GRAD])
     if options[WARMUP] < 0 and options[keys.TOTAL_STEPS]:
         options[WARMUP] = int(options[WARMUP_SHARE] * options[keys.TOTAL_STEPS])
-    if options[PROMPTS] == 0 or _is_asynchronous(named):  # a step takes some minibatches of prompts
+    is_asynchronous = named.get(PROMPTS, 0) == 0 and any(name.startswith("async_training.") for name in named)
+    if options[PROMPTS] == 0 or is_asynchronous:  # a step has no batch of its own, and takes some minibatches
         if options[keys.STALENESS] is None:
             options[keys.STALENESS] = 0.1
         if f"{CORRECTION}bypass_mode" not in named:  # as in its fully_async_ppo_trainer.yaml
@@ -99,16 +99,8 @@ def _named(given: Given) -> Options:
     return {name: value for name, value in named.items() if value is not None or name in (LOW, HIGH)}
 
 
-def _is_asynchronous(named: Options) -> bool:
-    """Return True for its fully asynchronous training, in which no step has a batch of prompts of its own."""
-    return named.get(PROMPTS, 0) == 0 and any(name.startswith("async_training.") for name in named)
-
-
 def _version(given: Given) -> int:
-    """Return the minor version whose defaults apply: the stated one, else 3 if keys fit only that, else the newest.
-
-    Raises RequestError for an unknown version.
-    """
+    """Return the minor version whose defaults apply: told, 3 if keys fit only that, or the newest. May raise."""
     if given.version:
         match = re.fullmatch(r"0\.(\d)(\..*)?", given.version)
         if match is None or not 1 <= int(match[1]) <= keys.NEWEST:
@@ -186,10 +178,8 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
     yield from _explain_sizes(given, options)
     unknown = [name for name in (*named, *given.open) if kind_of(name, given) == "unknown"]
     own = dict.fromkeys(f"{name.partition('.')[0]}.*" for name in unknown if not _section(name))  # a fork's sections
-    texts = [
-        f"{name}={shorten(named.get(name, given.open.get(name)))}{near_matches(name, options)}"
-        for name in filter(_section, unknown)
-    ]
+    said = {**given.open, **named}
+    texts = [f"{name}={shorten(said[name])}{near_matches(name, options)}" for name in unknown if _section(name)]
     if unknown:
         yield f"{', '.join([*texts, *own])}: verl has no such key; what a fork does with it is lost"
     for name, (allowed, stands) in CHOICES.items():
@@ -226,7 +216,6 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
 
 
 def _explain_sizes(given: Given, options: Options) -> Iterator[str]:
-    """Yield sentences about a group and a batch that the file does not say as they are here."""
     named = _named(given)
     for name, fork in keys.FORKS_GROUP.items():
         if name in named:
@@ -276,7 +265,7 @@ def kind_of(name: str, given: Given) -> str:
     if name in CARRIED or name in keys.FORKS_GROUP or name == f"{ACTOR}grad_clip":
         return "carried"
     section = _section(name)
-    words = keys.WORDS.get(section, set()) | set((verl_easy.WORDS if given.fork else {}).get(section, "").split())
+    words = keys.WORDS.get(section, set()) | set((EASY_WORDS if given.fork else {}).get(section, "").split())
     word = name.removeprefix(f"{section}.").partition(".")[0]
     is_known = word in words or "*" in words or name in keys.WORDS or name == "_target_"
     return "no effect" if is_known or name in keys.ONLY_EARLY else "unknown"
@@ -305,7 +294,6 @@ def explain_defaults(given: Given, options: Options) -> Iterator[str]:
 
 
 def _acts(name: str, options: Options) -> bool:
-    """Return True if a key has an effect, given the other keys."""
     part = name.removeprefix(ACTOR)
     if part in ("kl_loss_coef", "kl_loss_type"):
         return bool(options[keys.KL_LOSS])
@@ -382,9 +370,7 @@ def _write(settings: RunSettings, mode: str, average: str) -> Options:
     given = (run.kernel_options or {}).get(run.kernel, {})
     scales = {run.scale_rewards, None} if run.scale_rewards in ("group", "none") else {run.scale_rewards}
     asked = (run.advantage_estimator, run.whiten_advantages)
-    estimators = [
-        name for name, (base, scale, white) in ESTIMATORS.items() if (base, white) == asked and scale in scales
-    ]
+    fits = [name for name, (base, scale, white) in ESTIMATORS.items() if (base, white) == asked and scale in scales]
     written: Options = {
         MODE: mode if bypass is None else "bypass_mode",
         f"{CORRECTION}loss_type": bypass or "ppo_clip",
@@ -398,7 +384,7 @@ def _write(settings: RunSettings, mode: str, average: str) -> Options:
         FLOOR: run.min_lr_ratio or 0.0,
         WARMUP: run.warmup_steps or -1,
         keys.BY_STD: run.scale_rewards == "group",
-        ESTIMATOR: next(iter(estimators), "grpo"),
+        ESTIMATOR: next(iter(fits), "grpo"),
         **{ACTOR + theirs: given[ours] for ours, theirs in KERNEL_OPTIONS.get(run.kernel, {}).items()},
         keys.MODEL: run.model.path if isinstance(run.model, PretrainedModel) else None,
     }
@@ -418,11 +404,9 @@ def _write(settings: RunSettings, mode: str, average: str) -> Options:
 
 def format_options(options: Options) -> str:
     """Return `key=value`, a line for each."""
-    words = {None: "null", math.inf: ".inf"}
-    texts = {
-        name: str(value) if isinstance(value, list) else str(words.get(value, value)) for name, value in options.items()
-    }
-    return "\n".join(f"{name}={text.replace(' ', '')}" for name, text in texts.items())
+    words = {"None": "null", "inf": ".inf"}
+    texts = {name: str(value).replace(" ", "") for name, value in options.items()}
+    return "\n".join(f"{name}={words.get(text, text)}" for name, text in texts.items())
 
 
 def explain_own_way(settings: RunSettings) -> Iterator[str]:
