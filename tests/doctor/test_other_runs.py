@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +89,20 @@ def test_names_tell_where_no_config_does(tmp_path: Path) -> None:
     assert study.arms == ["beta0", "beta0.04"]
     assert study.is_paired
     assert sorted(study.cells["seed"].unique()) == [1, 2, 3]
+
+
+def test_power_takes_folders_of_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, words = write_runs(tmp_path / "runs"), ["--difference", "0.05", "--results", str(tmp_path / "results")]
+    assert main(["power", "--from", str(folder), *words]) == 0
+    paired, unpaired = capsys.readouterr().out.splitlines()[3:5]
+    assert paired.split()[:4] == ["beta=0.04", "3", "+0.200", "0.050"]
+    assert "paired" in paired  # the same noise in both arms: two seeds are enough
+    assert "unpaired" in unpaired
+    shutil.rmtree(folder)
+    for file in write_runs(tmp_path / "runs").glob("*/args.json"):  # one seed for all says that nothing is paired
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": 42}))
+    assert main(["power", "--from", str(folder), *words]) == 0
+    assert "which are not paired" in capsys.readouterr().out
 
 
 def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path, undrawn: None) -> None:

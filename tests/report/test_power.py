@@ -11,7 +11,7 @@ from grpolab.cli import main
 from grpolab.paths import Results, project_root
 from grpolab.report import how_many_seeds, power, power_screen
 from grpolab.report.load import load
-from grpolab.report.statistics.looks import t_power
+from grpolab.report.statistics.looks import critical, t_power
 
 NONE, AS_MEASURED = 0.0, np.nan
 
@@ -63,7 +63,8 @@ def test_normal_scores_have_the_errors_of_the_formulas(paired, sd) -> None:
     for n in (1, 3):
         assert found(n, 0.02)["wrong_sign"] == pytest.approx(stats.norm.cdf(-0.02 * n**0.5 / sd), abs=0.01)
         assert power.wrong_sign(-0.02, sd, n) == pytest.approx(stats.norm.cdf(-0.02 * n**0.5 / sd))
-    expected = t_power(0.04 * 5**0.5 / sd, 4 if paired else 8)
+    freedom = power.degrees(5, paired)
+    expected = t_power(0.04 * 5**0.5 / sd, freedom, power.student(freedom))
     assert found(5, 0.04)["claimed"] == pytest.approx(expected, abs=0.02 if paired else 0.03)  # Welch's finds less
     assert found(5, NONE)["claimed"] == pytest.approx(0.05, abs=0.01)
 
@@ -72,18 +73,21 @@ def test_normal_scores_have_the_errors_of_the_formulas(paired, sd) -> None:
 def test_seeds_needed_are_those_of_statsmodels(effect) -> None:
     for paired, theirs in ((True, TTestPower()), (False, TTestIndPower())):
         sd = 1.0 if paired else 2**0.5  # of the difference of two runs
-        n = power.seeds_needed(effect, sd, 0.8, paired, alpha=0.01)
+        n = power.seeds_needed(effect, sd, 0.8, paired)
         assert n is not None
-        assert theirs.power(effect, n, 0.01) >= 0.7995
-        assert theirs.power(effect, n - 1, 0.01) < 0.8005
+        assert theirs.power(effect, n, 0.05) >= 0.7995
+        assert theirs.power(effect, n - 1, 0.05) < 0.8005
     assert power.seeds_needed(1e-6, 1.0, 0.8, True) is None
     assert power.seeds_needed(1.0, 0.0, 0.8, True) == 2
 
 
 def test_the_chance_of_a_look_is_that_of_its_t_test() -> None:
     for hypotheses in (1, 5):
-        level = 2 * stats.t.sf(stats.t.isf(0.025 / hypotheses, 6), 11)  # n / 2 degrees of freedom, of n - 1
-        assert power.chance_by_look(1.0, hypotheses, (12,))[0] == pytest.approx(t_power(12**0.5, 11, level), abs=0.02)
+        reach = float(critical(0.05 / hypotheses, 12))
+        found = power.chance_by_look(1.0, hypotheses, (12,))[0]
+        assert found == pytest.approx(t_power(12**0.5, 11, reach), abs=0.02)
+        n = power.seeds_needed(1.0, 1.0, found, True, hypotheses)
+        assert n in (11, 12, 13)
     early, *_, last = power.chance_by_look(1.0, 4)
     assert early < 0.05 < last
 
@@ -171,11 +175,11 @@ def test_power_of_a_table_and_of_two_numbers(tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "power needs one of STUDY, --from FILE.csv and --sd"),
+        ("", "power needs one of STUDY, --from FILE and --sd"),
         ("clip_range --sd 1", "power needs one of"),
         ("--sd 0.1", "--difference is missing"),
         ("--from none.csv --difference 1", "none.csv: No such file or directory"),
-        ("--from . --difference 1", "Is a directory"),
+        ("--from empty --difference 1", "FOLDER=empty holds no log of a run"),
         ("--from words.csv --difference 1", "has no column seed, score (there is arm): it needs arm, seed, score"),
         ("--from bad.csv --difference 1", "bad.csv, line 2: arm=a seed=0 score=high is not a run with a number"),
         ("--from twice.csv --difference 1", "twice.csv, line 3: arm=a seed=0 stands twice"),
@@ -187,6 +191,7 @@ def test_power_of_a_table_and_of_two_numbers(tmp_path, capsys) -> None:
     ],
 )
 def test_a_wrong_request_is_one_sentence(words, said, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "empty").mkdir()
     (tmp_path / "words.csv").write_text("arm\nx")
     (tmp_path / "bad.csv").write_text("arm,seed,score\na,0,high")
     (tmp_path / "twice.csv").write_text("arm,seed,score\na,0,1\na,0,2")

@@ -242,7 +242,9 @@ POSITIVE = number_between(0, math.inf)
 @command(
     RESULTS,
     option("study", nargs="?", metavar="STUDY", help="that has runs, made here or committed"),
-    option("--from", dest="file", type=Path, metavar="FILE", help=".csv with arm, seed, score, and task if several"),
+    option(
+        "--from", dest="file", type=Path, metavar="FILE", help=".csv with arm, seed, score (task); or a folder of logs"
+    ),
     option("--baseline", metavar="ARM", help="with --from: default the first arm"),
     option("--sd", type=POSITIVE, help="of one arm's scores over seeds, without any runs"),
     option("--correlation", type=number_between(-1, 1), help="with --sd: of two arms' scores of one seed; default 0"),
@@ -256,7 +258,7 @@ def power(arguments: argparse.Namespace) -> None:
 
     given = [arguments.study, arguments.file, arguments.sd]
     if sum(value is not None for value in given) != 1:
-        raise RequestError("power needs one of STUDY, --from FILE.csv and --sd")
+        raise RequestError("power needs one of STUDY, --from FILE and --sd")
     for name, of in (("baseline", "file"), ("correlation", "sd")):
         if getattr(arguments, name) is not None and getattr(arguments, of) is None:
             raise RequestError(f"--{name}={getattr(arguments, name)} needs {'--from' if of == 'file' else '--sd'}")
@@ -267,6 +269,12 @@ def power(arguments: argparse.Namespace) -> None:
     if arguments.sd is not None:
         noises = [power_screen.of_numbers(arguments.sd, arguments.correlation or 0.0, difference)]
         of = "a comparison of two arms"
+    elif arguments.file is not None and arguments.file.is_dir():
+        from grpolab.doctor.other_runs import find_runs, make_study
+
+        runs, _ = find_runs(None, [of])
+        study, _, _ = make_study(results_of(arguments), arguments.file.resolve().name, runs, {}, arguments.baseline)
+        noises = power_screen.of_study(study, difference)
     elif arguments.file is not None:
         noises = power_screen.of_table(arguments.file, arguments.baseline, difference)
     else:

@@ -149,14 +149,17 @@ def wrong_sign(difference: float, sd: float, n: int) -> float:
     return float(special.ndtr(-abs(difference) * sqrt(n) / sd)) if sd else 0.0
 
 
-def seeds_needed(difference: float, sd: float, power: float, paired: bool, alpha: float = ALPHA) -> int | None:
+def seeds_needed(difference: float, sd: float, power: float, paired: bool, hypotheses: int | None = None) -> int | None:
     """Return the fewest seeds (of each arm) with which a t-test finds the difference with this power; None: too many.
 
-    `sd`: of the difference of two runs, of one seed if they are paired, else of different seeds.
+    `sd`: of the difference of two runs, of one seed if they are paired, else of different seeds. With a number of
+    hypotheses the test is that of this project at a single look, else Student's at .05.
     """
 
     def finds(n: int) -> bool:
-        return t_power(abs(difference) * sqrt(n) / sd, (n - 1) * (1 if paired else 2), alpha) >= power
+        freedom = degrees(n, paired)
+        reach = student(freedom) if hypotheses is None else float(planned.critical(ALPHA / hypotheses, n))
+        return t_power(abs(difference) * sqrt(n) / sd, freedom, reach) >= power
 
     if not sd or finds(2):
         return 2
@@ -171,6 +174,16 @@ def seeds_needed(difference: float, sd: float, power: float, paired: bool, alpha
     return many
 
 
+def degrees(n: int, paired: bool) -> int:
+    """Return the degrees of freedom of a t-test with n seeds of each arm."""
+    return (n - 1) * (1 if paired else 2)
+
+
+def student(freedom: float) -> float:
+    """Return the size of Student's t beyond which a two-sided test rejects at .05."""
+    return float(-special.stdtrit(freedom, ALPHA / 2))
+
+
 def chance_by_look(
     effect: float,
     hypotheses: int,
@@ -180,12 +193,12 @@ def chance_by_look(
 ) -> NDArray:
     """Return the chance that the rule of this project has found an effect by each look; (K,).
 
-    `effect`: in standard deviations of the paired differences. Simulated normal differences, decided as
+    `effect`: in standard deviations of the paired differences. Simulated normal differences of one task, decided as
     `looks.decide` does while none of the study's other hypotheses has been decided.
     """
     generator = generator or np.random.default_rng(0)
-    values_R11S = generator.normal(abs(effect), 1.0, size=(studies, 1, 1, looks[-1]))  # one question, one task
-    tests = planned.run_tests(values_R11S, np.nan, 1.0, looks=looks)
+    values_RMTS = generator.normal(abs(effect), 1.0, size=(studies, 1, 1, looks[-1]))
+    tests = planned.run_tests(values_RMTS, np.nan, 1.0, looks=looks)
     decided = planned.decide(tests, gone=hypotheses - 1, looks=looks)
     found_R, look_R = (decided.verdict == SUPPORTED)[:, 0], decided.look[:, 0]
     return np.array([(found_R & (look_R <= k)).mean() for k in range(len(looks))])

@@ -57,9 +57,11 @@ class Noise:
         return f"{self.arm} - {self.baseline}" + (f" on {self.task}" if self.task else "")
 
 
-def of_scores(arm: str, baseline: str, task: str, difference: float, score_SA: NDArray) -> Noise:
-    """Return the noise of two arms' scores of the same seeds; (S, 2)."""
-    paired_sd = float((score_SA[:, 0] - score_SA[:, 1]).std(ddof=1))
+def of_scores(
+    arm: str, baseline: str, task: str, difference: float, score_SA: NDArray, is_paired: bool = True
+) -> Noise:
+    """Return the noise of two arms' scores; (S, 2). Those of one row are of one seed, if the runs are paired."""
+    paired_sd = float((score_SA @ [1, -1]).std(ddof=1)) if is_paired else np.nan
     unpaired_sd = float(np.sqrt(score_SA.var(axis=0, ddof=1).sum()))
     return Noise(arm, baseline, task, difference, paired_sd, unpaired_sd, score_SA)
 
@@ -80,7 +82,7 @@ def of_study(study: StudyRuns, difference: float | None) -> list[Noise]:
 
     pairs = contrasts(study)
     if not pairs:
-        raise RequestError(f"STUDY={study.name} has no two seeds that an arm shares with {study.baseline}")
+        raise RequestError(f"{study.name} has no arm with two seeds that {study.baseline}, the baseline, has too")
     wanted = {id(pair): difference or pair.margin for pair in pairs}
     if not np.isfinite(list(wanted.values())).any():
         raise RequestError(
@@ -94,7 +96,10 @@ def of_study(study: StudyRuns, difference: float | None) -> list[Noise]:
         of_arm = [pair for pair in pairs if pair.arm == arm and np.isfinite(wanted[id(pair)])]
         for where in dict.fromkeys(place[pair.facet] for pair in of_arm):
             here = [pair for pair in of_arm if place[pair.facet] == where]
-            noises += [of_scores(arm, pair.baseline, pair.facet, wanted[id(pair)], pair.score_SA) for pair in here]
+            noises += [
+                of_scores(arm, pair.baseline, pair.facet, wanted[id(pair)], pair.score_SA, study.is_paired)
+                for pair in here
+            ]
             if len(here) > 1 and len({tuple(pair.seeds) for pair in here}) == 1:
                 weight_T = np.array([1 / wanted[id(pair)] for pair in here])
                 score_SA = np.tensordot(weight_T / weight_T.sum(), np.stack([pair.score_SA for pair in here]), 1)
@@ -228,25 +233,26 @@ def _by_looks(noise: Noise, chance: float, hypotheses: int, looks: tuple[int, ..
     chance_K = power.chance_by_look(noise.difference / noise.paired_sd, hypotheses, looks)
     if chance_K[-1] >= chance:
         return str(looks[int(np.argmax(chance_K >= chance))])
-    single = power.seeds_needed(noise.difference, noise.paired_sd, chance, True, ALPHA / hypotheses)
+    single = power.seeds_needed(noise.difference, noise.paired_sd, chance, True, hypotheses)
     return f"> {looks[-1]} ({_or_more(single)})"
 
 
 def _seen(n: int, sd: float, chance: float, paired: bool) -> float:
     """Return the smallest true difference that a t-test of n seeds (of each arm) finds with this power."""
-    freedom, low, high = (n - 1) * (1 if paired else 2), 0.0, 2.0
-    while t_power(high, freedom) < chance:
+    freedom, low, high = power.degrees(n, paired), 0.0, 2.0
+    reach = power.student(freedom)
+    while t_power(high, freedom, reach) < chance:
         low, high = high, 2 * high
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if t_power(middle, freedom) >= chance else (middle, high)
+        low, high = (low, middle) if t_power(middle, freedom, reach) >= chance else (middle, high)
     return high * sd / float(np.sqrt(n))
 
 
 def _shown(noise: Noise, paired: bool) -> float:
-    """Return the share of pairs of single runs with the arm ahead by the difference or more; NaN without runs."""
-    if noise.score_SA is None:
-        return np.nan
+    """Return the share of pairs of single runs with the arm ahead by the difference or more; -1: none."""
+    if noise.score_SA is None or (paired and np.isnan(noise.paired_sd)):
+        return -1.0
     of_PN, minus_PN = power.draw_seeds(noise.seeds, 1, paired, np.random.default_rng(0))
     estimate_P, none_P = power.estimate(noise.score_SA, of_PN, minus_PN, paired)
     return float(power.rates(estimate_P, none_P, 0.0, noise.difference)[RATES.index("ahead")])
@@ -264,7 +270,10 @@ def _warnings(noises: Sequence[Noise]) -> Iterator[str]:
     small = [n for n in noises if n.score_SA is not None and abs((n.score_SA @ [1, -1]).mean()) < n.difference]
     shown = sorted(((_shown(n, False), _shown(n, True), n.name) for n in small), reverse=True)
     if shown:
-        told = [f"{name} in {of_two:.0%} of unpaired and {of_one:.0%} of paired runs" for of_two, of_one, name in shown]
+        told = [
+            f"{name} in {of_two:.0%} of unpaired{f' and {of_one:.0%} of paired' * (of_one >= 0)} runs"
+            for of_two, of_one, name in shown
+        ]
         yield f"Arms that differ by less, which a single run shows all the same: {listing(told, MOST_TOLD)}."
     if useless := [n.name for n in noises if n.paired_sd > USELESS * n.unpaired_sd]:
         yield f"Pairing hardly helps, runs of one seed are as far apart as runs of two: {listing(useless, 4)}."

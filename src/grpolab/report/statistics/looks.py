@@ -153,15 +153,14 @@ def interval(values_S: ArrayLike, level: float) -> tuple[float, float]:
     return float(values.mean()) - half, float(values.mean()) + half
 
 
-def t_power(shift: float, freedom: float, alpha: float = ALPHA) -> float:
-    """Return the chance that a two-sided t-test rejects if the true effect is `shift` standard errors from 0.
+def t_power(shift: float, freedom: float, reach: float) -> float:
+    """Return the chance that t is beyond +-`reach` if the true effect is `shift` standard errors from 0.
 
     It is the noncentral t distribution's, to three digits; scipy's `nctdtr` has no value for few seeds at small alpha.
     """
     # Observed over true standard deviation of normal values, at K equally likely points.
     spread_K = np.sqrt(2 * special.gammaincinv(freedom / 2, (np.arange(1000) + 0.5) / 1000) / freedom)
-    reach_K = -special.stdtrit(freedom, alpha / 2) * spread_K
-    return float(np.mean(special.ndtr(shift - reach_K) + special.ndtr(-shift - reach_K)))
+    return float(np.mean(special.ndtr(shift - reach * spread_K) + special.ndtr(-shift - reach * spread_K)))
 
 
 def disagreement(values_TS: ArrayLike) -> float:

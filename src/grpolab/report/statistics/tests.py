@@ -228,8 +228,10 @@ def detectable_difference(error: float, freedom: float, alpha: float = ALPHA, po
     """Return the true difference that a two-sided t-test detects with this power, given its standard error."""
     from scipy import optimize
 
+    reach = float(-special.stdtrit(freedom, alpha / 2))
+
     def surplus(shift: float) -> float:
-        return t_power(shift, freedom, alpha) - power
+        return t_power(shift, freedom, reach) - power
 
     farthest = 2.0
     while surplus(farthest) < 0:
