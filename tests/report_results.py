@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.paths import Results, write_json_atomic
+from grpolab.report.load import StudyRuns
 from grpolab.report.style import Manifest
 from grpolab.vocabulary import EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, quantile_metric
 
@@ -85,6 +87,24 @@ def series_of(manifest: Manifest, **labels: Any) -> dict[str, Any]:
     """The one series of a manifest that has these labels."""
     (series,) = (numbers for numbers in manifest.numbers if labels.items() <= numbers.items())
     return series
+
+
+CURVE = (0, 3, 6, 9, 12)  # rollout steps of evaluations
+
+
+def with_curves(study: StudyRuns, accuracy: Callable[[Any], list[float] | None]) -> StudyRuns:
+    """The study with other evaluations: `accuracy(cell)` is a run's curve over CURVE; None: it has not run."""
+    curves = {cell.Index: accuracy(cell) for cell in study.cells.itertuples()}
+    outcomes = ["missing" if curve is None else "completed" for curve in curves.values()]
+    cells = study.cells.assign(outcome=outcomes, evaluation_items=2000)
+    rows = [
+        study.cells.loc[[index] * len(CURVE)].assign(
+            rollout_step=CURVE, completions=[128 * step for step in CURVE], carried=False, **{study.metric: curve}
+        )
+        for index, curve in curves.items()
+        if curve is not None
+    ]
+    return dataclasses.replace(study, cells=cells, evaluations=pd.concat(rows, ignore_index=True))
 
 
 def texts_of(picture: Figure) -> list[str]:

@@ -4,39 +4,23 @@ import dataclasses
 import itertools
 
 import numpy as np
-import pandas as pd
 import pytest
-from report_results import HYPOTHESES, series_of, texts_of, write_study
+from report_results import HYPOTHESES, series_of, texts_of, with_curves, write_study
 from scipy import stats
 
 from grpolab.report import brief
 from grpolab.report.claims import decide
 from grpolab.report.figures import comparison, draw
 from grpolab.report.figures.settings import extrapolate, parse_level, scale_axis
+from grpolab.report.how_many_seeds import sign_errors
 from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import pool_tasks
-from grpolab.report.statistics.looks import INCONCLUSIVE, SUPPORTED
+from grpolab.report.statistics.looks import INCONCLUSIVE, NEGLIGIBLE, SUPPORTED
 from grpolab.report.style import arm_styles
 from grpolab.report.text import estimate
 
-STEPS = (0, 3, 6, 9, 12)
 START = 0.2
 RULES = {"rule": ["token", "cispo", "no_clip"], "task": ["addition", "sorting", "filler"]}
-
-
-def with_curves(study: StudyRuns, accuracy) -> StudyRuns:
-    """The study with other evaluations: `accuracy(cell)` is a run's curve over STEPS; None: it has not run."""
-    curves = {cell.Index: accuracy(cell) for cell in study.cells.itertuples()}
-    outcomes = ["missing" if curve is None else "completed" for curve in curves.values()]
-    cells = study.cells.assign(outcome=outcomes, evaluation_items=2000)
-    rows = [
-        study.cells.loc[[index] * len(STEPS)].assign(
-            rollout_step=STEPS, completions=[128 * step for step in STEPS], carried=False, **{study.metric: curve}
-        )
-        for index, curve in curves.items()
-        if curve is not None
-    ]
-    return dataclasses.replace(study, cells=cells, evaluations=pd.concat(rows, ignore_index=True))
 
 
 def final(value: float) -> list[float]:
@@ -125,6 +109,42 @@ def test_forest_shows_differences_paired_by_seed_and_decides_nothing(study, scor
         assert panel.get_xlim()[0] < found["low"] < found["high"] < panel.get_xlim()[1]
     assert texts_of(picture) == []
     assert "a description, not corrected" in manifest.statistic
+    assert len({panel.get_xlim() for panel in picture.axes}) == 1  # tasks are compared by eye
+
+
+def test_the_margin_is_the_registered_one_else_a_share_of_the_baselines_gain(study, scores):
+    registered = {"H": {"margins": {"addition": 0.07}}}
+    plan = study.plan | {"hypotheses": [{**HYPOTHESES[0], "id": "H"}], "registered": registered}
+    _, manifest = draw(dataclasses.replace(study, plan=plan), "F27")
+    margin = {series["facet"]: series["margin"] for series in manifest.numbers}
+    assert margin["addition"] == 0.07
+    assert margin["sorting"] == pytest.approx(0.15 * (scores["token", "sorting"].mean() - START))
+
+
+def test_the_shape_of_a_verdict_tells_a_claim_of_equality_from_one_of_a_difference(study, tmp_path):
+    hypothesis = {**HYPOTHESES[0], "contrast": {"of": "cispo", "minus": "token"}, "margin": 0.5}
+    plan = study.plan | {"hypotheses": [hypothesis, {**hypothesis, "id": "same", "direction": "equal"}]}
+    asked = dataclasses.replace(study, plan=plan)
+    manifest, _ = comparison.write_verdicts(asked, decide([asked]), tmp_path)
+    assert {of["id"]: (of["verdict"], of["claimed"]) for of in manifest.numbers} == {
+        "H6": (NEGLIGIBLE, "different"),
+        "same": (SUPPORTED, "equal"),
+    }
+    assert comparison.SHAPES["equal"] != comparison.SHAPES["different"]
+
+
+def test_sign_errors_are_those_of_the_table_and_need_many_seeds(tmp_path, study):
+    assert "F39: needs 20 seeds that an arm and token share" in " ".join(texts_of(draw(study, "F39")[0]))
+    factors = {"rule": ["token", "cispo"], "task": ["addition"]}
+    many = load(write_study(tmp_path, "many", factors, seeds=20, trained=False), "many")[-1]
+    noise = np.random.default_rng(0).normal(0, 0.05, (2, 20))
+    many = with_curves(many, lambda cell: final(0.5 + noise[int(cell.arm == "cispo")][cell.seed]))
+    _, manifest = draw(many, "F39")
+    table = sign_errors(many)
+    one = table[(table["arm"] == "mean") & (table["true"] == "one margin") & (table["runs"] == "unpaired")]
+    found = series_of(manifest, metric="wrong_sign", runs="unpaired")
+    assert (found["x"], found["mean"]) == ([1, 3, 5], one["wrong_sign"].tolist())
+    assert found["mean"][0] > found["mean"][2]
 
 
 def test_time_to_threshold_is_read_off_the_curves_and_counts_who_never_gets_there(planned):
@@ -205,6 +225,16 @@ def test_reuse_is_judged_against_the_baseline_with_the_same_seed(tmp_path):
     found = series_of(manifest, metric="final_score")
     assert (found["x"], found["mean"]) == ([1, 2, 4], pytest.approx([-0.1, 0, 0.2]))
     assert found["high"] == pytest.approx(found["mean"])  # seeds differ, their differences do not
+
+
+def test_passes_of_several_arms_stand_side_by_side(tmp_path):
+    """The first pass clips nothing in any arm: drawn at one place, the last arm would hide the others."""
+    study = load(write_study(tmp_path, "mu", {"mu": ["1", "2", "4"], "task": ["addition"]}), "mu")[-1]
+    picture, manifest = draw(study, "F18")
+    assert [s["arm"] for s in manifest.numbers if s.get("by") == "iteration"] == ["1", "2", "4"]
+    looks = arm_styles(study.arms)
+    lines = [line for line in picture.axes[1].lines if line.get_marker() in {look.marker for look in looks.values()}]
+    assert len({line.get_transform().transform((0, 0))[0] for line in lines}) == 3
 
 
 # --- how far findings carry: over the size of a model and the length of answers ---------------------------------------

@@ -16,6 +16,7 @@ from grpolab.errors import RequestError
 from grpolab.meanings import METRICS
 from grpolab.report import journals
 from grpolab.report.figures import FIGURES, clipping, draw, surfaces
+from grpolab.report.figures.learning import crossing
 from grpolab.report.load import load
 from grpolab.report.style import COLUMN_WIDTH, TEXT_WIDTH, arm_styles, png, save
 from grpolab.vocabulary import ANALYTIC_FIGURES, EXCESS_EDGES
@@ -45,7 +46,17 @@ def study(results):
     return load(results, "clip_range")[-1]
 
 
-LACKING = {"F10", "F13", "F21", "F28", "F32", "F34"}  # figures for which both studies lack something
+LACKING = {
+    "F10",
+    "F13",
+    "F21",
+    "F28",
+    "F32",
+    "F34",
+    "F36",
+    "F37",
+    "F39",
+}  # figures for which both studies lack something
 
 
 @pytest.mark.slow
@@ -61,7 +72,8 @@ def test_every_figure_is_readable_in_print_and_decides_nothing(results, figure):
         said = " ".join([*(t.get_text() for t in texts), manifest.caption, manifest.statistic])
         assert not re.search(r"[_^]\{", said), "a small index"
         assert not re.search(r"\bp [=<]|p-value|signific|undecided|supported|refuted", said)
-        assert (not manifest.numbers) == manifest.caption.startswith("Not drawn: ") == (figure in LACKING)
+        lacks = figure in LACKING or (figure, name) == ("F35", "num_iterations")
+        assert (not manifest.numbers) == manifest.caption.startswith("Not drawn: ") == lacks
         assert manifest.study == name
         assert manifest.signatures == sorted(study.cells["signature"])
         assert manifest.commits == ["c0ffee"]
@@ -121,6 +133,33 @@ def test_figures_of_any_study_are_saved_under_its_name_without_a_warning(results
         paths = save(picture, tmp_path / f"my.study_{figure}")
         assert [path.name for path in paths] == [f"my.study_{figure}.png", f"my.study_{figure}.pdf"]
     assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_lines_of_a_panel_are_over_the_seeds_that_all_its_arms_have(study):
+    """One arm has values of two seeds and another of all three: they would differ by the seeds, too."""
+
+    def of_two_seeds(frame, metric):
+        known = (frame["arm"] != "no_clip") | (frame["seed"] > 0)
+        return frame.assign(**{metric: frame[metric].where(known)})
+
+    evaluations, rollouts = of_two_seeds(study.evaluations, study.metric), of_two_seeds(study.rollouts, "reward/mean")
+    _, manifest = draw(dataclasses.replace(study, evaluations=evaluations, rollouts=rollouts), "F1")
+    assert {tuple(series["seeds"]) for series in manifest.numbers} == {(1, 2)}
+    assert "Lines are over the 2 seeds that all arms of their panel share." in manifest.caption
+    alone = of_two_seeds(rollouts[rollouts["arm"] == "no_clip"], "reward/mean")
+    one = series_of(manifest, metric="reward/mean", facet="addition/healthy", arm="no_clip")
+    expected = alone[alone["facet"] == "addition/healthy"].groupby("rollout_step")["reward/mean"].mean()
+    assert one["mean"][0] == pytest.approx(expected[0])
+
+
+def test_an_arm_is_drawn_of_which_few_seeds_have_the_metric(study):
+    """The committed outcome keeps the lengths of right answers of some seeds alone."""
+    rare = study.rollouts["length/right_mean"].where(
+        (study.rollouts["arm"] != "no_clip") | (study.rollouts["seed"] == 2)
+    )
+    _, manifest = draw(dataclasses.replace(study, rollouts=study.rollouts.assign(**{"length/right_mean": rare})), "F17")
+    found = series_of(manifest, metric="length/right_mean", facet="addition/healthy", arm="no_clip")
+    assert (len(found["x"]), list(found["seeds"])) == (12, [2])
 
 
 @pytest.mark.parametrize("figure", ["F1", "F2", "F12"])
@@ -267,6 +306,41 @@ def test_the_theory_of_zero_variance_is_that_of_the_baselines_group_size(tmp_pat
     p = np.array([raw[0], *(raw[step - 1 : step + 2].mean() for step in range(1, 12))])
     assert theory["arm"] == "8"
     assert theory["mean"] == pytest.approx(p**8 + (1 - p) ** 8)
+
+
+def test_pass_at_k_is_drawn_at_start_and_end_and_says_where_it_falls_below_the_start(study):
+    """`symmetric` solves more of what one completion solves and less of what 256 do; `no_clip` rises everywhere."""
+    end, seed = study.evaluations["rollout_step"] == 12, study.evaluations["seed"]
+    passes = {study.metric: 0.1, "eval/pass_at_4": 0.3, "eval/pass_at_16": 0.5, "eval/pass_at_64": 0.7}
+    rise = {study.metric: 0.1, "eval/pass_at_4": 0.05, "eval/pass_at_16": 0.02, "eval/pass_at_64": -0.02}
+    sharp = (study.evaluations["arm"] == "symmetric").to_numpy()
+    columns = {name: start + 0.01 * seed + end * np.where(sharp, rise[name], 0.1) for name, start in passes.items()}
+    known = dataclasses.replace(study, evaluations=study.evaluations.assign(**columns))
+    picture, manifest = draw(known, "F37")
+    place = {"metric": "pass@k", "facet": "addition/healthy"}
+    assert series_of(manifest, **place, arm="start")["mean"] == pytest.approx([0.11, 0.31, 0.51, 0.71])
+    ends = [of for of in manifest.numbers if place.items() <= of.items() and of["arm"] == "symmetric"]
+    assert ends[0]["mean"] == pytest.approx([0.21, 0.36, 0.53, 0.69])
+    assert (ends[1]["mean"], ends[1]["high"]) == (pytest.approx([10, 5, 2, -2]), pytest.approx([10, 5, 2, -2]))
+    assert "`symmetric` on addition/healthy at k = 32 (below 0 beyond its interval)" in manifest.caption
+    assert "no_clip` on" not in manifest.caption
+    assert {panel.get_xscale() for panel in picture.axes} == {"log"}
+    assert crossing(np.array([1, 4, 16]), np.array([0.1, 0.2, 0.1])) == np.inf
+    assert draw(study, "F37")[1].caption.startswith("Not drawn: needs eval/pass_at_4")
+
+
+def test_a_mismatch_is_that_of_the_first_update_on_a_batch(study):
+    kl = np.where(study.updates["iteration"] == 0, 1e-3, 1.0)
+    gaps = study.rollouts.assign(
+        **{"gap/sampler_trainer": 1e-6, "gap/first_pass": np.where(study.rollouts["seed"] > 0, np.nan, 0.2)}
+    )
+    both = dataclasses.replace(study, updates=study.updates.assign(**{"kl_old/k3": kl}), rollouts=gaps)
+    picture, manifest = draw(both, "F38")
+    found = series_of(manifest, metric="kl_old/k3", facet="addition/healthy", arm="no_clip")
+    assert found["mean"] == pytest.approx([1e-3] * 12)
+    gap = series_of(manifest, metric="gap", facet="addition/healthy", arm="no_clip")
+    assert [gap["seeds"][seed][0] for seed in range(3)] == pytest.approx([0.2, 1e-6, 1e-6])
+    assert {panel.get_yscale() for panel in picture.axes} == {"log"}
 
 
 @pytest.mark.parametrize("figure", ["F1", "F2", "F3", "F18", "F24", "F26"])

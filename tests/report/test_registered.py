@@ -159,6 +159,7 @@ def test_the_committed_outcome_says_what_the_study_files_say() -> None:
     studies = {name: study for name in committed if isinstance(study := load(name), Study)}
     hypotheses = {name: [claim.model_dump() for claim in study.hypotheses] for name, study in studies.items()}
     assert hypotheses == {name: committed[name]["hypotheses"] for name in hypotheses}
+    assert [name for name in hypotheses if hypotheses[name] and not committed[name]["registered"]] == []
     named = {f"{name}.{claim['id']}" for name, of in hypotheses.items() for claim in of}
     assert {also for of in hypotheses.values() for claim in of for also in claim["also"]} <= named
     registered_now = {name: plans(name, seeds=FRESH[:1])[-1].registered for name in ("claims", "reference", "scale")}

@@ -18,6 +18,7 @@ SAYS: dict[str, set[str]] = {
     r"(?<!DAPO )\bclips\b|clipped tokens|clip fraction|drops fewer tokens|\bbinds\b": {
         *("clip/active", "clip_share", "clip_change", "ceiling_share", "counterfactual_log_ratio"),
     },
+    r"fluctuates": {"jitter"},
     r"\bentropy\b": {"entropy_first", "entropy_last", "entropy_last20", "entropy_slope", "entropy_drop"},
     r"\bgradient\b(?! spikes)": {"grad_norm_max", "grad_norm_p50", "grad_norm_p99", "clipped_gradients"},
     r"gradient spikes": {"spikes_per_100"},

@@ -60,9 +60,8 @@ def _count_verdicts(claims: Sequence[Claim]) -> str:
         found = [claim for claim in claims if claim.is_finding and claim.label == label]
         counted = [_tally(*words, [claim for claim in found if claim.kind == kind]) for kind, words in KINDS.items()]
         parts += [f"{begun('; '.join(filter(None, counted)))}. {meaning}"] if found else []
-    late = [claim for claim in claims if claim.is_finding and claim.kind != QUESTION and not claim.kind_is_registered]
-    if late:
-        parts.append(f"Which {len(late)} are no questions was said after their runs, with reasons (table of verdicts).")
+    if any(claim.is_finding and claim.kind != QUESTION and not claim.kind_is_registered for claim in claims):
+        parts.append("What is no question was called so after its runs, with reasons (table of verdicts).")
     return " ".join(parts) or "No hypothesis was tested."
 
 
@@ -87,16 +86,18 @@ def _axis(study: StudyRuns, claims: Sequence[Claim], every: Sequence[Claim]) -> 
         key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.kind != QUESTION, claim.p),
     )
     mixed = len({claim.label for claim in claims if claim.is_finding}) > 1
+    undecided = [claim for claim in claims if claim.verdict == INCONCLUSIVE]
+    elsewhere = {claim.name: claim for claim in undecided if claim.n and any(_elsewhere(claim, every))}
     lines = [
         "".join([_sentence(claim, mixed), *(f"\n    - {text}" for text in _elsewhere(claim, every))])
-        for claim in decided[:MOST_SAID]
+        for claim in (*decided[:MOST_SAID], *elsewhere.values())
     ]
     rest = [(_says(claim), "; ".join([claim.found, *_elsewhere(claim, every)])) for claim in decided[MOST_SAID:]]
     if rest:
         lines.append(f"decided too: {'; '.join(f'{says} ({found})' for says, found in rest)}")
     if not lines:
         lines = [f"a check, no finding: {claim.sentence}" for claim in claims if claim.id == "placebo"]
-    if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
+    if open_ := [_says(claim) for claim in undecided if claim.name not in elsewhere]:
         more_open = f"; and {len(open_) - MOST_OPEN} more" if len(open_) > MOST_OPEN else ""
         lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{more_open}")
     if void := [f"{_says(claim)} ({claim.flags[0]})" for claim in claims if claim.verdict == VOID]:
@@ -216,7 +217,8 @@ def _rates_and_margins(tested: Sequence[Claim]) -> Iterator[str]:
     questions = [claim.question for claim in tested if claim.question]
     one, own = (sum(question.rates == rates for question in questions) for rates in (ONE_RATE, OWN_RATES))
     if one:
-        yield f"**Learning rates:** {one} hypotheses compare arms at one; {own} each arm at its own, found by tuning."
+        tuned = f"; {own} compare each arm at its own, found by tuning" if own else ""
+        yield f"**Learning rates:** {one} of the hypotheses compare all arms at one{tuned}."
     default = [q for q in questions if q.last_margin and q.hypothesis["margin"] is None]
     margins = [margin for q in default for margin in q.margin_T if np.isfinite(margin)]
     shares = [share for q in default for share in q.last_margin.values() if np.isfinite(share)]

@@ -87,8 +87,8 @@ class Claim:
     @property
     def word(self) -> str:
         """The verdict in a word or two: `supported in part` where not each task shows it by itself."""
-        is_whole = self.found == self.verdict or self.found.startswith(f"{self.verdict} on each task")
-        return self.verdict if is_whole else f"{self.verdict} in part"
+        some = any(words in self.found for words in effects.SOME_TASKS)
+        return f"{self.verdict} in part" if some and self.verdict in (SUPPORTED, OPPOSITE) else self.verdict
 
     @property
     def is_finding(self) -> bool:

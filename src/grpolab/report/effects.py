@@ -20,6 +20,7 @@ from grpolab.report.statistics.tests import rank_trend
 from grpolab.report.text import count, estimate, listing, number, p_equals, signed
 
 SKEWED = 1.0
+SOME_TASKS = ("by itself on", "on no task alone", "not shown on", "the other way on")  # in the words of a verdict
 SMALL = "smaller than the margin, and real"
 
 

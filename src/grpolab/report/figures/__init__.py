@@ -50,6 +50,11 @@ FIGURES = {
     "F28": Entry("comparison", "each_change"),
     "F32": Entry("settings", "effect_by_scale"),
     "F34": Entry("settings", "clipping_by_length"),
+    "F35": Entry("rates", "workable_rates"),
+    "F36": Entry("rates", "staleness_map"),
+    "F37": Entry("learning", "pass_at_k"),
+    "F38": Entry("learning", "mismatch_kl"),
+    "F39": Entry("comparison", "sign_errors"),
     "D1": Entry("clipping", "clip_conventions"),
     "D2": Entry("learning", "logged_curves"),
 }

@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 from numpy.typing import NDArray
 
 from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import GEOMETRIC, MEAN, MEAN_DOTS, OVER_TIME, Drawing, NotDrawnError, Sheet
-from grpolab.report.journals import QUARTERS, at_quarters
+from grpolab.report.journals import at_quarters
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, clip_ceiling, run_means
 from grpolab.report.stability import after_first_step
 from grpolab.report.statistics.intervals import share_band, share_interval, t_band
-from grpolab.report.style import QUIET, ArmStyle, Series, arm_styles
+from grpolab.report.style import QUIET, ArmStyle, arm_styles
 from grpolab.vocabulary import EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, quantile_metric
 
 
@@ -177,42 +178,51 @@ def draw_ratio_range(study: StudyRuns) -> Drawing:
 
 
 def draw_log_ratio_spread(study: StudyRuns) -> Drawing:
-    """Natural logarithm of the token ratio and of the sequence ratio (0: unchanged) at the last optimiser step of the
-    rollout steps that end the quarters of each run, side by side for each arm. Thick: 1% to 99% of the batch; thin:
-    0.1% to 99.9%; white: the median. Linear between -0.1 and 0.1, logarithmic beyond.
+    """How far importance ratios are from 1 at the last optimiser step on a batch, of tokens and of whole sequences
+    (geometric mean). Thick: the middle 98%; thin: the middle 99.8%; white: the median. Grey: the arm's clip range,
+    where it clips this ratio. Log scale.
     """
-    words = {"pos": "A > 0", "neg": "A < 0"}
-    rows = {f"log {level} ratio,\n{words[sign]}": (level, sign) for level in LEVELS for sign in SIGNS}
-    sheet = Sheet(study, rows, height=1.3)
-    sheet.mark(0)
-    for panel in sheet.grid.values():
-        panel.set_yscale("symlog", linthresh=0.1)
-    thick = min(2.6, 13 / len(study.arms))  # points
-    for row, (level, sign) in rows.items():
-        names = {quantile_metric(level, quantile, sign): quantile for quantile in QUANTILES}
-        for panel, facet, arm, updates in sheet.by_arm(row, "updates"):
-            series: Series = {"x": []}
-            quantiles = pd.DataFrame()  # of the log ratio (columns) by quarter and seed (index)
-            if names.keys() <= set(updates):
-                ends = at_quarters(updates).set_index(["quarter", "seed"])[list(names)].rename(columns=names)
-                quantiles = np.log(ends.dropna(how="all").astype("float64"))
-            if len(quantiles):
-                colour, middle = sheet.styles[arm].colour, quantiles.groupby(level="quarter").median()
-                x = study.arms.index(arm) + 0.2 * (middle.index.to_series() - (QUARTERS + 1) / 2)  # side by side
-                panel.vlines(x, middle["p001"], middle["p999"], color=colour, linewidth=0.7)
-                panel.vlines(x, middle["p01"], middle["p99"], color=colour, linewidth=thick, alpha=0.75)
-                panel.plot(x, middle["p50"], "_", color="white", markersize=thick, markeredgewidth=0.8)
-                series = {"x": middle.index.tolist(), **middle.to_dict("list")}
-            sheet.record(series, level=level, sign=sign, facet=facet, arm=arm)
-    arms = [panels.arm_label(study, arm) for arm in study.arms]
-    for (_, facet), panel in sheet.grid.items():
-        if not panel.collections:
-            sheet.write_lack(panel, "no run here has diagnostics.quantiles", facet=facet)
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        panel.set_xticks(range(len(arms)), arms, rotation=35, ha="right", rotation_mode="anchor")
-        panel.set_xlim(-0.6, len(arms) - 0.4)
-        panel.grid(axis="x", visible=False)
-    return sheet.finish("median over seeds of each quantile")
+    sheet = Sheet(study, LEVELS, height=0.5 + 0.27 * len(study.arms), share_x=False)
+    for level in LEVELS:
+        names = {sign: {quantile_metric(level, q, sign): q for q in QUANTILES} for sign in SIGNS}
+        for panel, facet, arm, updates in sheet.by_arm(level, "updates", quantile_metric(level, "p50", "pos")):
+            y, colour = study.arms.index(arm), sheet.styles[arm].colour
+            bounds = clip_range(study, facet, arm)
+            if bounds and level == bounds[0] and len(updates):
+                panel.fill_betweenx([y - 0.42, y + 0.42], *bounds[1:], color="0.88", linewidth=0, zorder=0)
+                panel.vlines(bounds[1:], y - 0.42, y + 0.42, color="0.6", linewidth=1, zorder=0)
+            for sign, shift, alpha in (("pos", -0.17, 1.0), ("neg", 0.17, 0.55)) if len(updates) else ():
+                logs = np.log(at_quarters(updates)[list(names[sign])].astype("float64")).rename(columns=names[sign])
+                least, low, middle, high, most = np.exp(logs.median()[["p001", "p01", "p50", "p99", "p999"]])
+                panel.hlines(y + shift, least, most, color=colour, alpha=alpha, linewidth=0.8)
+                panel.hlines(y + shift, low, high, color=colour, alpha=alpha, linewidth=3.5)
+                panel.plot(middle, y + shift, "|", color="white", markersize=3.5, markeredgewidth=1)
+                labels = {"level": level, "sign": sign, "facet": facet, "arm": arm}
+                sheet.record({"mean": float(middle), **logs.median().to_dict()}, **labels)
+        ends = [np.exp([s["p001"], s["p999"]]) for s in sheet.numbers if s["level"] == level]
+        for facet in study.facets:
+            panel = sheet.grid[level, facet]
+            sheet.name_rows(panel, study.arms)
+            panel.set(xlabel=f"{level} ratio", ylabel="")
+            panel.axvline(1, color=QUIET, linewidth=0.6, zorder=0)
+            panels.set_factor_axis(panel, *((np.min(ends), np.max(ends)) if ends else (0.5, 2)))
+            if not any(series["facet"] == facet and series["level"] == level for series in sheet.numbers):
+                sheet.write_lack(panel, "no run here has diagnostics.quantiles", facet=facet, level="")
+    looks = (("A > 0", "0.25"), ("A < 0", "0.6"), ("clip range", "0.88"))
+    sheet.draw_legend([Patch(color=colour, label=label) for label, colour in looks], arms=())
+    return sheet.finish("median over seeds, and over the rollout steps that end the quarters of each run")
+
+
+def clip_range(study: StudyRuns, facet: str, arm: str) -> tuple[str, float, float] | None:
+    """Return the level of the ratio that an arm clips, and the bounds between which it does not; None if it does not.
+
+    A bound without end is as far away as no ratio of a figure is.
+    """
+    cell = study.cells[(study.cells["facet"] == facet) & (study.cells["arm"] == arm)].iloc[0]
+    if cell["setting/kernel"] != "clipped":
+        return None
+    low, high = cell["setting/epsilon"], cell["setting/epsilon_high"]
+    return cell["setting/importance_sampling_level"], max(1 - low, 1e-9), min(1 + high, 1e9)
 
 
 def draw_response_ratio(study: StudyRuns) -> Drawing:

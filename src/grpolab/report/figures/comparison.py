@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from grpolab.report import measures, style
+from grpolab.report import how_many_seeds, measures, style
 from grpolab.report.claims import Claim
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN_DOTS, Drawing, NotDrawnError, Sheet, arm_label
@@ -24,13 +25,16 @@ from grpolab.report.statistics.intervals import LEAST_FOR_BOOTSTRAP, REPLICATES,
 from grpolab.report.statistics.tests import wilson
 from grpolab.report.style import QUIET, Manifest
 from grpolab.report.text import estimate, number
+from grpolab.vocabulary import MARGIN_OF_GAIN
 
 UNPAIRED = "difference of means over seeds, 95% interval of Welch: a description, not corrected"
 DESCRIPTION = "mean over shared seeds, 95% t-interval: a description, not corrected; dots are seeds"
 
 
 def draw_final_accuracy(study: StudyRuns) -> Drawing:
-    """{score} minus that of `{study.baseline}`{how}."""
+    """{score} minus that of `{study.baseline}`{how}, on one scale. Grey: the margin, within which a difference is too
+    small to matter.
+    """
     others, baseline = [arm for arm in study.arms if arm != study.baseline], arm_label(study, study.baseline)
     if not others:
         raise NotDrawnError(f"needs an arm beside {baseline}")
@@ -45,18 +49,45 @@ def _draw_differences(study: StudyRuns, pairs: dict[str, str]) -> Sheet:
     """Draw a row for each pair of arms: final accuracy of the first minus that of the second, by seed."""
     sheet, scores = Sheet(study, [""], height=0.5 + 0.2 * len(pairs)), measures.measure(study, "final_score")
     for (_, facet), panel in sheet.grid.items():
+        if (margin := margin_in(study, facet)) > 0:
+            panel.axvspan(-margin, margin, color="0.93", linewidth=0, zorder=0)
         for y, (arm, other) in enumerate(pairs.items()):
             by_seed = (measures.at(scores, facet, arm) - measures.at(scores, facet, other)).dropna()
             if not study.is_paired:  # the difference of two unrelated runs with one seed number means nothing
                 by_seed = by_seed[:0]
             apart = measures.difference(study, scores, facet, arm, other)
             interval = Interval(apart.effect, apart.low, apart.high, apart.n)
-            sheet.draw_interval(panel, y, by_seed, interval, arm, metric="final_score", facet=facet, minus=other)
+            labels: dict[str, Any] = {"metric": "final_score", "facet": facet, "minus": other, "margin": margin}
+            sheet.draw_interval(panel, y, by_seed, interval, arm, **labels)
+            if not apart.n:
+                panel.annotate("no runs", (0.02, y), xycoords=("axes fraction", "data"), va="center", color=QUIET)
         panel.axvline(0, color=QUIET, linewidth=0.6, zorder=0)
         sheet.name_rows(panel, list(pairs))
         panel.margins(x=0.1)
         panel.locator_params(axis="x", nbins=5)
+    ends = [panel.get_xlim() for panel in sheet.grid.values()]
+    for panel in sheet.grid.values():
+        panel.set_xlim(np.min(ends), np.max(ends))
     return sheet
+
+
+def margin_in(study: StudyRuns, facet: str) -> float:
+    """Return the smallest difference in final accuracy that matters in a facet: the one that the study registered.
+
+    Without one, it is the default share of the baseline's mean gain; NaN without runs of the baseline.
+    """
+    cell = study.cells[study.cells["facet"] == facet].iloc[0]
+    others = [name for name in study.plan["factors"] if name not in (study.plan["compare"], "task")]
+    task = cell.get("factor/task", cell.get("setting/task"))
+    place = "/".join([*(cell[f"factor/{name}"] for name in others), str(task)])
+    entries = [
+        (study.plan.get("registered") or {}).get(hypothesis["id"], {"margins": {}})
+        for hypothesis in study.plan.get("hypotheses", [])
+        if hypothesis["metric"] == "final_score" and hypothesis["scale"] == "linear"
+    ]
+    if known := [margin for entry in entries if (margin := entry["margins"].get(place))]:
+        return float(min(known))
+    return float(MARGIN_OF_GAIN * measures.at(measures.measure(study, "gain"), facet, study.baseline).mean())
 
 
 _AGGREGATES: dict[str, Callable[[NDArray], NDArray]] = {
@@ -217,6 +248,52 @@ def ladder_of(arms: list[str], baseline: str) -> dict[str, str]:
     return dict(zip(added[1:], added, strict=False)) | dict.fromkeys(left_out, FULL)
 
 
+LEAST_SEEDS = 20  # of a study, for papers with up to five
+_PAPERS = {
+    "wrong sign\n(share of papers)": ("wrong_sign", "one margin"),
+    "no difference,\nclaimed (share)": ("claimed", "none"),
+    "exaggeration of\nclaims (times)": ("exaggeration", "one margin"),
+}
+_PAIRINGS = {"unpaired": style.ArmStyle("#d55e00", "--", "s"), "paired": style.ArmStyle("#0072b2", "-", "o")}
+
+
+def draw_sign_errors(study: StudyRuns) -> Drawing:
+    """What papers with few seeds would report, drawn from the runs of `{study.name}`: paired, with the same seeds of
+    both arms, or unpaired. First, how often the worse arm is ahead where the true difference is one margin; then how
+    often a difference is claimed where there is none; last, how many times too large the claimed ones are on average,
+    where the truth is one margin. Mean over the arms against `{study.baseline}`; dotted: a coin's toss, 5%, and no
+    exaggeration. With one seed a claim is a difference of a margin or more, else an interval without 0.
+    """
+    table = how_many_seeds.sign_errors(study)
+    table = table[(table["arm"] == "mean") & (table["seeds"] >= LEAST_SEEDS)] if len(table) else table
+    if table.empty:
+        raise NotDrawnError(f"needs {LEAST_SEEDS} seeds that an arm and {study.baseline} share, and a gain")
+    sheet = Sheet(study, _PAPERS, height=1.4)
+    for (row, facet), panel in sheet.grid.items():
+        rate, true = _PAPERS[row]
+        here = table[(table["facet"] == facet) & (table["true"] == true)]
+        for (pairing, look), shift in zip(_PAIRINGS.items(), (-0.07, 0.07), strict=True):
+            of = here[here["runs"] == pairing]
+            x, (mean, low, high) = (
+                range(len(of)),
+                (of[name].to_numpy() for name in (rate, f"{rate}_low", f"{rate}_high")),
+            )
+            error = np.maximum([mean - low, high - mean], 0)
+            panel.errorbar(np.add(x, shift), mean, yerr=error, capsize=2, elinewidth=0.8, **look.line_options)
+            series = {"x": of["n"].tolist(), "mean": mean.tolist(), "low": low.tolist(), "high": high.tolist()}
+            sheet.record(series, metric=rate, true=true, runs=pairing, facet=facet)
+        panel.set_xticks(range(here["n"].nunique()), sorted(here["n"].unique()))
+        if rate == "exaggeration":
+            panel.axhline(1, color=QUIET, linewidth=0.7, linestyle=":", zorder=0)
+        else:
+            panel.yaxis.set_major_formatter(PercentFormatter(1))
+            panel.axhline(0.5 if rate == "wrong_sign" else 0.05, color=QUIET, linewidth=0.7, linestyle=":", zorder=0)
+            panel.set_ylim(bottom=-0.02)
+    sheet.label_x("seeds of each arm")
+    sheet.draw_legend([panels.line_of(look, pairing) for pairing, look in _PAIRINGS.items()], arms=())
+    return sheet.finish("share or mean over imagined papers, 95% interval of a jackknife over seeds: a description")
+
+
 VERDICTS_PLACE = Path("figures/verdicts.png")
 COLOURS = {
     **{looks.SUPPORTED: "#0072b2", looks.OPPOSITE: "#d55e00"},
@@ -240,17 +317,26 @@ def write_verdicts(study: StudyRuns, claims: Sequence[Claim], output: Path) -> t
         _draw_verdicts(figure.subplots(), shown)
     caption = (
         "Every tested difference of means in units of its margin (grey: inside it), with the interval of its decision:"
-        " outside of 0 where a direction was decided, inside the grey where the difference is negligible. Filled:"
-        " confirmatory; hollow: exploratory. Logarithmic beyond 2 margins; arrows leave the picture. Counts, trends and"
-        " metrics without a margin are in the table."
+        " outside of 0 where a direction was decided, inside the grey where the difference is negligible."
+        " Round: claimed to differ; square: claimed to be equal. Filled: confirmatory; hollow: exploratory."
+        " Logarithmic beyond 2 margins; arrows leave the picture. Counts, trends and metrics without a margin are in"
+        " the table."
     )
-    numbers = [{key: getattr(claim, key) for key in KEPT} for claim in shown]
+    numbers = [{key: getattr(claim, key) for key in KEPT} | {"claimed": _claimed(claim)} for claim in shown]
     alt = f"Forest plot of {len(shown)} differences in units of their margins."
     how = "mean over seeds, interval of the decision"
     manifest = style.manifest(study, "verdicts", caption, how, numbers, alt)
     style.save(figure, (output / VERDICTS_PLACE).with_suffix(""))
     manifest.write((output / VERDICTS_PLACE).with_suffix(".json"))
     return manifest, VERDICTS_PLACE
+
+
+DIFFERENT, EQUAL = "different", "equal"  # what a claim says of two arms
+SHAPES = {DIFFERENT: "o", EQUAL: "s"}
+
+
+def _claimed(claim: Claim) -> str:
+    return EQUAL if claim.question and claim.question.is_equality else DIFFERENT
 
 
 def _draw_verdicts(panel: Axes, shown: Sequence[Claim]) -> None:
@@ -266,13 +352,15 @@ def _draw_verdicts(panel: Axes, shown: Sequence[Claim]) -> None:
             face = colour if claim.label == CONFIRMATORY else "white"
             low, effect, high = np.clip([claim.low, claim.effect, claim.high], -REACH, REACH)
             panel.hlines(place, low, high, color=colour, linewidth=1.6)
-            panel.plot(effect, place, "o", color=colour, markerfacecolor=face, markersize=4)
+            panel.plot(effect, place, SHAPES[_claimed(claim)], color=colour, markerfacecolor=face, markersize=4)
             for leaves, end, arrow in ((claim.low < -REACH, -REACH, "<"), (claim.high > REACH, REACH, ">")):
                 if leaves:
                     panel.plot(end, place, arrow, color=colour, markersize=3.5, clip_on=False)
             ticks.append((place, f"{claim.id}  {claim.contrast}" + (f" ({claim.where})" if claim.where else "")))
             look: dict[str, Any] = {"va": "center", "fontsize": 6.5, "color": colour}
-            panel.annotate(claim.word, (1.01, place), xycoords=("axes fraction", "data"), **look)
+            words = claim.word if claim.verdict in (looks.SUPPORTED, looks.OPPOSITE) else claim.verdict
+            words += " (equal)" if _claimed(claim) == EQUAL else ""
+            panel.annotate(words, (1.01, place), xycoords=("axes fraction", "data"), **look)
         place += 1
     panel.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
     panel.set_ylim(place - 0.4, -0.8)

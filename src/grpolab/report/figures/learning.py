@@ -8,13 +8,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import GEOMETRIC, OVER_TIME, Drawing, NotDrawnError, Sheet, pivot_seeds
+from grpolab.report.figures.panels import GEOMETRIC, MEAN, OVER_TIME, Drawing, NotDrawnError, Sheet, pivot_seeds
+from grpolab.report.journals import final_score
 from grpolab.report.load import StudyRuns
-from grpolab.report.stability import gradient_spikes
-from grpolab.report.statistics.intervals import geometric_band
-from grpolab.vocabulary import DIVERGED, STOPPED
+from grpolab.report.stability import after_first_step, gradient_spikes
+from grpolab.report.statistics.intervals import geometric_band, share_band, t_band
+from grpolab.report.style import QUIET, ArmStyle
+from grpolab.vocabulary import DIVERGED, EXACT_EVALUATION, PASS_AT, STOPPED
 
 
 def draw_learning_curves(study: StudyRuns) -> Drawing:
@@ -107,7 +110,7 @@ def draw_gradient_norm(study: StudyRuns) -> Drawing:
     over_time, by_update = "gradient norm,\nlargest of the step", "gradient norm,\nmedian over the run"
     sheet = Sheet(study, [over_time, by_update], share_x=False)
     sheet.draw_metric(over_time, "updates", "grad_norm", log=True, how="max")
-    for panel, facet, arm, updates in sheet.by_arm(over_time, "updates"):
+    for panel, facet, arm, updates in sheet.by_arm(over_time, "updates", "grad_norm"):
         look = sheet.styles[arm]
         labels: dict[str, Any] = {"metric": "grad_norm", "facet": facet, "arm": arm}
         for seed, norms in pivot_seeds(updates, "rollout_step", "grad_norm", "max").items():
@@ -153,3 +156,78 @@ def draw_equal_reward_groups(study: StudyRuns) -> Drawing:
     areas = [Patch(color=colour, label=label) for label, colour in (("all right", "0.8"), ("all wrong", "0.5"))]
     sheet.draw_legend([*areas, Line2D([], [], color="black", linestyle=":", label="by chance alone")])
     return sheet.finish(OVER_TIME)
+
+
+START = ArmStyle(QUIET, "--", "None")  # of the warm start
+
+
+def draw_pass_at_k(study: StudyRuns) -> Drawing:
+    """Share of held-out items with a right one among k completions, exact from each item's probability p: mean of
+    1 - (1 - p)^k. Dashed: the warm start; the end is the mean of the late evaluations, as of a score. Below: how much
+    that is above the start, paired by seed: training that only makes sure of what it knew falls below 0.{crossings}
+    """
+    names = {1: study.metric} | {k: f"eval/pass_at_{k}" for k in PASS_AT}
+    if study.metric != EXACT_EVALUATION[0] or not any(name in study.evaluations for name in [*names.values()][1:]):
+        raise NotDrawnError(
+            f"needs {names[PASS_AT[0]]}: evaluation.samples of {PASS_AT[0]} or more, and one right answer"
+        )
+    share, gain = "pass@k\n(share of items)", "end minus start\n(points)"
+    sheet, crossings = Sheet(study, [share, gain], height=1.9), list[str]()
+    sheet.mark(0, gain)
+    for panel, facet, arm, evaluations in sheet.by_arm(share, "evaluations", names[PASS_AT[0]]):
+        by_run = [run.sort_values("rollout_step") for _, run in evaluations.groupby("seed")]
+        known = {k: name for k, name in names.items() if name in evaluations and evaluations[name].notna().any()}
+        start_XS, end_XS = (
+            pd.DataFrame({int(run["seed"].iloc[0]): {k: at(run[name]) for k, name in known.items()} for run in by_run})
+            for at in (lambda values: values.iloc[0], lambda values: final_score(values, study.thresholds.score_tail))
+        )
+        labels: dict[str, Any] = {"metric": "pass@k", "facet": facet, "arm": arm}
+        if not any(series["facet"] == facet for series in sheet.numbers):
+            sheet.draw_means(panel, start_XS, START, share_band, **labels | {"arm": "start"})
+        sheet.draw_means(panel, end_XS, sheet.styles[arm], share_band, **labels)
+        apart_XS = 100 * (end_XS - start_XS)
+        mean_X = sheet.draw_means(sheet.grid[gain, facet], apart_XS, sheet.styles[arm], t_band, **labels, minus="start")
+        if (k := crossing(apart_XS.index.to_numpy(), mean_X)) < np.inf:
+            sure = t_band(apart_XS.to_numpy())[2][-1] < 0
+            place = f" on {facet}" if facet else ""
+            crossings.append(f"`{arm}`{place} at k = {k:.0f}{' (below 0 beyond its interval)' if sure else ''}")
+    for panel in sheet.grid.values():
+        panel.set_xscale("log", base=2)
+        panel.set_xticks([*names], [*map(str, names)])
+        panel.minorticks_off()
+    sheet.label_x("k (completions of an item)")
+    sheet.draw_legend([panels.line_of(START, "warm start")])
+    below = f" Here: {'; '.join(crossings)}." if crossings else " None does here."
+    return sheet.finish(MEAN, crossings=below)
+
+
+def crossing(k_X: NDArray, gain_X: NDArray) -> float:
+    """Return the k at which a gain that begins above 0 falls below it for good, linear in log k; infinite if never."""
+    if not len(gain_X) or gain_X[-1] >= 0:
+        return np.inf
+    last = int(np.flatnonzero(gain_X > 0)[-1]) if (gain_X > 0).any() else -1
+    if last < 0:
+        return float(k_X[0])
+    share = gain_X[last] / (gain_X[last] - gain_X[last + 1])
+    return float(k_X[last] * (k_X[last + 1] / k_X[last]) ** share)
+
+
+def draw_mismatch_kl(study: StudyRuns) -> Drawing:
+    """How far the policy that sampled a batch is from the one that trains on it, before its first update. First the KL
+    divergence (estimator k3), where the old log-probs are the sampler's own: with the trainer's it is 0 by definition.
+    Then the largest difference of a token's log-probs in the batch. Log scale; rollout steps without any are left out.
+    """
+    kl, gap = "KL(sampler || trainer)\n(nat per token)", "largest gap of a token's\nlog-prob (nat)"
+    updates = study.updates if "iteration" in study.updates else study.updates.iloc[:0]
+    first = updates.drop(after_first_step(updates).index)
+    largest = study.rollouts.reindex(columns=["gap/sampler_trainer", "gap/first_pass"]).max(axis=1)
+    rows = {kl: (first, "kl_old/k3"), gap: (study.rollouts.assign(gap=largest), "gap")}
+    known = {row: of for row, of in rows.items() if of[1] in of[0] and (of[0][of[1]] > 0).any()}
+    if not known:
+        raise NotDrawnError("no run here has recorded how far its sampler is from its trainer, or none is")
+    sheet = panels.draw_curves(study, known, height=1.6, log=True)
+    for (row, facet), panel in sheet.grid.items():
+        panels.set_log_axis(panel, "y", panels.write_short)
+        if not panel.lines:
+            sheet.write_lack(panel, "nothing recorded, or no mismatch", facet=facet, row=row)
+    return sheet.finish(GEOMETRIC)

@@ -100,16 +100,44 @@ class Sheet:
                 panel.set_title(f"{study.facet_factors} = {facet}")
         self.numbers: list[Series] = []
         self.has_bands = False
+        self.shared = set[int]()  # numbers of seeds of the panels from which some are left out
 
     def row(self, row: str) -> list[Axes]:
         """Return the panels of a row."""
         return [panel for (name, _), panel in self.grid.items() if name == row]
 
-    def by_arm(self, row: str, table: str | pd.DataFrame) -> Iterator[tuple[Axes, str, str, pd.DataFrame]]:
-        """Yield panel, facet, arm and records for every arm with records in each panel of a row."""
+    def by_arm(
+        self, row: str, table: str | pd.DataFrame, metric: str = ""
+    ) -> Iterator[tuple[Axes, str, str, pd.DataFrame]]:
+        """Yield panel, facet, arm and records for every arm with records in each panel of a row.
+
+        With `metric` only the records of seeds that have a value of it, in every arm of the panel that has any.
+        """
         for facet in self.study.facets:
-            for arm, records in self.study.by_arm(table, facet):
+            of_arm = dict(self.study.by_arm(table, facet))
+            if metric:
+                kept = self.share({arm: _seeds_with(of, metric) for arm, of in of_arm.items()})
+                of_arm = {arm: of[of["seed"].isin(kept[arm])] for arm, of in of_arm.items()}
+            for arm, records in of_arm.items():
                 yield self.grid[row, facet], facet, arm, records
+
+    def share(self, seeds_of: Mapping[Any, set[int]]) -> dict[Any, set[int]]:
+        """Return the seeds to draw of each arm: those that all arms with any have, if there are such.
+
+        Arms of different seeds would differ by the seeds too. Runs that are not paired keep all of theirs.
+        """
+        some = [seeds for seeds in seeds_of.values() if seeds]
+        shared = set.intersection(*some) if some and self.study.is_paired else set()
+        if not shared:
+            return dict(seeds_of)
+        if any(seeds != shared for seeds in some):
+            self.shared.add(len(shared))
+        return {arm: seeds & shared for arm, seeds in seeds_of.items()}
+
+    def share_columns(self, values_XS: pd.DataFrame) -> pd.DataFrame:
+        """Return the columns (seeds) that are shared by all rows (arms)."""
+        seeds = self.share({x: {*values_S.dropna().index} for x, values_S in values_XS.iterrows()})
+        return values_XS[sorted(set().union(*seeds.values()))]
 
     def record(self, series: Series, **labels: Any) -> None:
         """Keep the numbers of what is drawn for the manifest."""
@@ -171,7 +199,7 @@ class Sheet:
         `how` joins several values of a seed at one step. Metrics of rollout steps are smoothed, evaluations are not.
         """
         band = geometric_band if log else band_of(self.study, metric)
-        for panel, facet, arm, records in self.by_arm(row, table):
+        for panel, facet, arm, records in self.by_arm(row, table, metric):
             values_XS = pivot_seeds(records, "rollout_step", metric, how)
             if not metric.startswith("eval/"):
                 values_XS = smooth(values_XS, log)
@@ -235,6 +263,9 @@ class Sheet:
             statistic += "; thin lines are seeds"
         if self.has_bands and len(self.styles) > MOST_BANDS:
             more += f" Of {len(self.styles)} lines the baseline's alone has its band: more would hide them."
+        if self.shared:
+            seeds = listing([str(n) for n in sorted(self.shared)])
+            more += f" Lines are over the {seeds} seeds that all arms of their panel share."
         return Drawing(self.figure, statistic, self.numbers, more, words)
 
 
@@ -274,9 +305,30 @@ def set_log_axis(panel: Axes, which: Literal["x", "y"], form: Callable[[float], 
     axis.set_minor_formatter(NullFormatter())
 
 
+FACTORS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, *(10.0**n for n in range(1, 9)))
+
+
+def set_factor_axis(panel: Axes, low: float, high: float) -> None:
+    """Set a log scale of x about 1, from `low` to `high`, with ticks at plain factors to both sides."""
+    outer = max((factor for factor in FACTORS if factor <= max(high, 1 / low)), default=FACTORS[0])
+    inner = max((factor for factor in FACTORS if factor <= np.sqrt(outer)), default=outer)
+    panel.set(xscale="log", xlim=(low / (high / low) ** 0.05, high * (high / low) ** 0.05))
+    ticks = [at for at in sorted({1 / outer, 1 / inner, 1.0, inner, outer}) if low <= at <= high]
+    panel.set_xticks(ticks, [f"{at:.2g}" for at in ticks])
+    panel.minorticks_off()
+
+
 def write_plainly(value: float) -> str:
     """Write a number with three digits at most, and never an exponent."""
     return np.format_float_positional(value, precision=3, unique=False, fractional=False, trim="-")
+
+
+def write_short(value: float) -> str:
+    """Write a number below 0.01 as people write learning rates, e.g. 3.75e-5; any other plainly."""
+    if not 0 < value < 0.01:
+        return write_plainly(value)
+    digits, power = f"{value:.2e}".split("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
 def write_percent(share: float) -> str:
@@ -298,6 +350,10 @@ def pivot_seeds(frame: pd.DataFrame, x: str, y: str, how: str = "mean") -> pd.Da
     if y not in frame or frame[y].isna().all():
         return pd.DataFrame()
     return frame[y].astype("float64").groupby([frame[x], frame["seed"]]).agg(how).unstack().dropna(how="all")
+
+
+def _seeds_with(records: pd.DataFrame, metric: str) -> set[int]:
+    return {*records.loc[records[metric].notna(), "seed"]} if metric in records else set()
 
 
 def by_seed(values: pd.Series | pd.DataFrame) -> dict[int, Any]:

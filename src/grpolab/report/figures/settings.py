@@ -136,12 +136,13 @@ def draw_batch_reuse(study: StudyRuns) -> Drawing:
         ):
             panel = sheet.grid[row, facet]
             places = scale_axis(panel, values_XS.index.tolist(), "num_iterations")
-            sheet.draw_means(panel, values_XS, BLACK, band, list(places.values()), **labels)
+            sheet.draw_means(panel, sheet.share_columns(values_XS), BLACK, band, list(places.values()), **labels)
+    by_arm: dict[str, dict[Any, pd.DataFrame]] = {facet: {} for facet in study.facets}
+    for _, facet, arm, updates in sheet.by_arm(by_pass, "updates", "clip/active"):
+        by_arm[facet][arm] = pivot_seeds(updates, "iteration", "clip/active")
+    for facet, values in by_arm.items():  # beside each other: arms have nearly the same values at a pass
         panel = sheet.grid[by_pass, facet]
-        for arm, updates in study.by_arm("updates", facet):
-            values_XS = pivot_seeds(updates, "iteration", "clip/active")
-            pass_labels: dict[str, Any] = {"metric": "clip/active", "by": "iteration", "facet": facet, "arm": arm}
-            sheet.draw_means(panel, values_XS, sheet.styles[arm], share_band, **pass_labels)
+        sheet.draw_beside(panel, values, share_band, float, metric="clip/active", by="iteration", facet=facet)
         panels.set_whole_ticks(panel)
         panel.set_xlabel("pass (0 = first)")
     sheet.mark(0, gain)

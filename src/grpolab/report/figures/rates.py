@@ -1,0 +1,274 @@
+"""Figures of studies that train each rule at several learning rates, or on stale batches that are used several times.
+
+Dimension letters: X learning rates, S seeds, R replicates of a bootstrap, A rules, Y values of staleness, P passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from scipy import special
+
+from grpolab.report import measures
+from grpolab.report.figures import panels
+from grpolab.report.figures.panels import MEAN, Drawing, NotDrawnError, Sheet, pivot_seeds
+from grpolab.report.figures.settings import numeric_axes, split
+from grpolab.report.load import StudyRuns
+from grpolab.report.statistics.intervals import CONFIDENCE, t_interval
+from grpolab.report.statistics.looks import ALPHA
+from grpolab.report.style import NOTE_COLOUR, QUIET
+
+RATE = "setting/learning_rate"
+KEPT = 0.5  # the share of the best gain that a workable rate keeps
+REPLICATES = 2_000
+
+
+class RateBand(NamedTuple):
+    """The learning rates around the best one that keep KEPT of its gain, and how many times apart their ends are.
+
+    `open_low`, `open_high`: the band goes on beyond the grid, so that its width is at least that. `least` and `most`
+    bound the width; they are NaN below two seeds. `lack`: why there is no band.
+    """
+
+    low: float = np.nan
+    high: float = np.nan
+    width: float = np.nan
+    least: float = np.nan
+    most: float = np.nan
+    open_low: bool = False
+    open_high: bool = False
+    lack: str = ""
+
+
+def workable_band(rate_X: NDArray, gain_XS: NDArray) -> RateBand:
+    """Return the band of workable rates of one rule, from its gains over the warm start; rates rise, (X,), (X, S).
+
+    Between two rates of the grid gain is linear in the rate's logarithm. The width has a percentile interval of a
+    bootstrap over seeds, each drawn with its gains at all rates (generator seed 0); with five seeds it is too short.
+    """
+    if gain_XS.shape[1] < 2:
+        return RateBand(lack="needs two seeds at every rate")
+    best = int(gain_XS.mean(axis=1).argmax())
+    if not t_interval(gain_XS[best]).low > 0:
+        return RateBand(lack="no gain at any rate")
+    seeds = gain_XS.shape[1]
+    drawn_RS = np.random.default_rng(0).integers(seeds, size=(REPLICATES, seeds))
+    low, high = _ends(np.log(rate_X), gain_XS.mean(axis=1))
+    ends_R2 = np.array([_ends(np.log(rate_X), gain_XS[:, drawn_S].mean(axis=1)) for drawn_S in drawn_RS])
+    tail = 100 * (1 - CONFIDENCE) / 2
+    least, most = np.exp(np.nanpercentile(ends_R2[:, 1] - ends_R2[:, 0], [tail, 100 - tail]))
+    return RateBand(
+        *(float(np.exp(low)), float(np.exp(high)), float(np.exp(high - low)), float(least), float(most)),
+        open_low=bool(low == np.log(rate_X[0])),
+        open_high=bool(high == np.log(rate_X[-1])),
+    )
+
+
+def _ends(log_X: NDArray, gain_X: NDArray) -> tuple[float, float]:
+    """Return where gain falls below KEPT of its largest, on the way down and up from there; NaN without a gain."""
+    best = int(gain_X.argmax())
+    least = KEPT * gain_X[best]
+    if gain_X[best] <= 0:
+        return np.nan, np.nan
+    ends = []
+    for step, last in ((-1, 0), (1, len(gain_X) - 1)):
+        at = best
+        while at != last and gain_X[at + step] >= least:
+            at += step
+        if at == last:
+            ends.append(float(log_X[last]))
+        else:
+            share = (gain_X[at] - least) / (gain_X[at] - gain_X[at + step])
+            ends.append(float(log_X[at] + share * (log_X[at + step] - log_X[at])))
+    return ends[0], ends[1]
+
+
+def rate_factor(study: StudyRuns) -> str:
+    """Return the factor that moves the learning rate alone; empty if none does."""
+    return next((factor for factor, setting in numeric_axes(study).items() if setting == RATE), "")
+
+
+def draw_workable_rates(study: StudyRuns) -> Drawing:
+    """Final accuracy against the learning rate (log scale; dotted: the warm start; ×: at least one run collapsed,
+    diverged or was stopped), and the band of rates around each rule's best one that keep half of the best gain: how
+    many times apart its ends are, in brackets the 95% interval of a bootstrap over seeds; > where the band goes on
+    beyond the grid.
+    """
+    if not (factor := rate_factor(study)):
+        raise NotDrawnError("needs a factor that moves nothing but learning_rate")
+    columns = ["final accuracy", "rates that keep half of the best gain"]
+    values = {name: measures.by_cell(study, name) for name in ("final_score", "gain", "start", "lost")}
+    cells = study.cells.assign(**{name: of.to_numpy() for name, of in values.items()})
+    arms_are_rates = factor == study.plan["compare"]
+    parts = split(cells, (factor, study.plan["compare"]), "/")
+    sheet = Sheet(study, list(parts), columns, height=0.35 + 0.18 * max(5, len(study.arms)), share_y=False)
+    band = measures.band_of(study, "final_score")
+    for task, part in parts.items():
+        curve, bars = (sheet.grid[task, column] for column in columns)
+        curve.axhline(part["start"].mean(), color=QUIET, linewidth=0.7, linestyle=":", zorder=0)
+        lines = {"all": part} if arms_are_rates else dict(iter(part.groupby("arm", sort=False)))
+        for y, (arm, of_arm) in enumerate(lines.items()):
+            look = sheet.styles.get(arm, panels.BLACK)
+            labels: dict[str, Any] = {"facet": task, "arm": arm}
+            scores_XS = pivot_seeds(of_arm, RATE, "final_score")
+            scores_XS = sheet.share_columns(scores_XS) if len(scores_XS) else scores_XS
+            mean_X = sheet.draw_means(curve, scores_XS, look, band, metric="final_score", **labels)
+            lost_X = of_arm.groupby(RATE)["lost"].sum().reindex(scores_XS.index)
+            marked = scores_XS.index[lost_X > 0]
+            curve.plot(marked, mean_X[lost_X > 0], "x", color=look.colour, markersize=6, markeredgewidth=1.3)
+            sheet.record({"x": scores_XS.index.tolist(), "lost": lost_X.tolist()}, **labels)
+            gains_XS = pivot_seeds(of_arm, RATE, "gain").dropna(axis="columns")
+            whole = len(gains_XS) == of_arm[RATE].nunique() and gains_XS.shape[1] > 0
+            found = RateBand(lack="runs are missing")
+            if whole:
+                found = workable_band(gains_XS.index.to_numpy(dtype=float), gains_XS.to_numpy())
+            _draw_rate_band(bars, y, found, look.colour)
+            sheet.record(found._asdict() | {"metric": "band"}, **labels)
+        if not any(series["facet"] == task and series["x"] for series in sheet.numbers if "x" in series):
+            sheet.write_lack(curve, "no run has a result yet", facet=task)
+            curve.set_yticks([])
+        sheet.name_rows(bars, list(lines))
+        rates = sorted(part[RATE].unique())
+        for panel in (curve, bars):
+            panel.set(xscale="log", xlim=(rates[0] / 1.25, rates[-1] * 1.25))
+            panel.set_xticks(rates, [*map(panels.write_short, rates)])
+            panel.tick_params(axis="x", labelrotation=35 if len(rates) > 4 else 0)
+            panel.minorticks_off()
+    sheet.label_x("learning rate")
+    sheet.draw_legend([Line2D([], [], color="0.3", marker="x", linestyle="", label="some runs lost")])
+    return sheet.finish(f"{MEAN}; bands: {REPLICATES:,} replicates, generator seed 0")
+
+
+def _draw_rate_band(panel: Axes, y: int, band: RateBand, colour: str) -> None:
+    """Draw a bar over the band, with an arrow where it is open, and its width beside the panel."""
+    if band.lack:
+        words = band.lack
+    else:
+        panel.hlines(y, band.low, band.high, color=colour, linewidth=5, alpha=0.8)
+        for is_open, end, arrow in ((band.open_low, band.low, "<"), (band.open_high, band.high, ">")):
+            if is_open:
+                panel.plot(end, y, arrow, color=colour, markersize=6, clip_on=False)
+        more = ">" if band.open_low or band.open_high else ""
+        words = f"{more}×{band.width:.2g} [{band.least:.2g}, {band.most:.2g}]"
+    look: dict[str, Any] = {"va": "center", "color": NOTE_COLOUR if band.lack else colour}
+    panel.annotate(words, (1.02, y), xycoords=("axes fraction", "data"), **look)
+
+
+MISSING = "missing"
+STALENESS, PASSES = "setting/staleness", "setting/num_iterations"
+BEST = "best rule"
+
+
+def draw_staleness_map(study: StudyRuns) -> Drawing:
+    """Final accuracy in points above (red) or below (blue) that of `{study.baseline}` on fresh batches that are used
+    once, by the steps that a batch is old (staleness) and the passes over it; ± is half of the interval, paired by
+    seed. Last: the best rule with its lead over the next one, in colour where it leads every other rule by more than
+    its interval, which is corrected for their number. Grey: not planned.{rates}
+    """
+    cells = study.cells.assign(score=measures.by_cell(study, "final_score").to_numpy())
+    if any(name not in cells or cells[name].nunique() < 2 for name in (STALENESS, PASSES)):
+        raise NotDrawnError("needs factors that move staleness and num_iterations")
+    chosen, several = at_best_rates(cells)
+    tasks, rules = list(dict.fromkeys(cells["setting/task"])), [arm for arm in study.arms if arm in set(cells["arm"])]
+    sheet = Sheet(study, tasks, [*rules, BEST], height=1.75, share_x=False, share_y=False)
+    places = pd.MultiIndex.from_product([sorted(cells[STALENESS].unique()), sorted(cells[PASSES].unique())])
+    for task in tasks:
+        planned = {*cells[cells["setting/task"] == task].set_index([STALENESS, PASSES, "arm"]).index}
+        here = chosen[chosen["setting/task"] == task].pivot(
+            index=[STALENESS, PASSES, "arm"], columns="seed", values="score"
+        )
+        start = (*places[0], study.baseline)
+        if start not in here.index or here.loc[start].isna().all():
+            raise NotDrawnError(f"waits for {study.baseline} on fresh batches that are used once, on {task}")
+        apart = 100 * (here - here.loc[start])
+        reach = float(np.nanmax(apart.mean(axis=1).abs())) or 1.0
+        for rule in rules:
+            words, means = pd.Series("", places), pd.Series(np.nan, places)
+            for place in places:
+                difference_S = apart.loc[(*place, rule)].dropna() if (*place, rule) in apart.index else np.empty(0)
+                if not len(difference_S):
+                    words[place] = MISSING if (*place, rule) in planned else ""
+                    continue
+                found = t_interval(difference_S)
+                means[place] = found.mean
+                words[place] = f"{found.mean:+.1f}\n±{found.high - found.mean:.1f}"
+                if (*place, rule) == start:
+                    words[place] = f"{100 * here.loc[start].mean():.1f}%"
+                sheet.record({**found._asdict(), "staleness": place[0], "passes": place[1]}, facet=task, arm=rule)
+            _draw_places(sheet.grid[task, rule], means, words, reach)
+        leads = {place: lead for place in places if (lead := best_rule(apart, place))}
+        panel, words = sheet.grid[task, BEST], pd.Series("", places)
+        for place, lead in leads.items():
+            words[place] = f"{lead.rule}\n{lead.mean:+.1f}"
+            sheet.record(lead._asdict() | {"staleness": place[0], "passes": place[1]}, facet=task, metric=BEST)
+        _draw_places(panel, pd.Series(np.nan, places), words, reach)
+        panel.set_facecolor("white")
+        for place, lead in leads.items():
+            if lead.is_beyond:
+                row, column = (places.levels[level].get_loc(place[level]) for level in (0, 1))
+                colour = sheet.styles[lead.rule].colour
+                panel.fill_between([column - 0.5, column + 0.5], row - 0.5, row + 0.5, color=colour, alpha=0.3)
+    note = " Each square has its best learning rate, which the same seeds chose: a little too high." if several else ""
+    return sheet.finish("mean over seeds, paired by seed, 95% t-interval: a description", rates=note)
+
+
+def at_best_rates(cells: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
+    """Return the cells of each rule, task, staleness and number of passes at the rate with the best mean score.
+
+    Also whether there were several rates. A rate counts only if every planned seed has a result there.
+    """
+    place = ["setting/task", "arm", STALENESS, PASSES]
+    of_rate = cells.groupby([*place, RATE])["score"].agg(lambda scores: scores.mean(skipna=False)).reset_index()
+    chosen = of_rate.sort_values("score", ascending=False, kind="stable").drop_duplicates(place)
+    return cells.merge(chosen[[*place, RATE]], on=[*place, RATE]), bool(of_rate.duplicated(place).any())
+
+
+class Lead(NamedTuple):
+    """The best rule at a place, its mean lead over the next one in points, and whether it leads every other surely."""
+
+    rule: str
+    over: str
+    mean: float
+    is_beyond: bool
+
+
+def best_rule(apart: pd.DataFrame, place: tuple[Any, Any]) -> Lead | None:
+    """Return the lead of the best rule at a place; None below two rules. `apart`: (staleness, passes, rule) by seed.
+
+    It is beyond doubt if the paired 95% t-interval of its lead over each other rule, with Bonferroni's correction for
+    their number, excludes 0.
+    """
+    here_AS = apart.loc[place].dropna(how="all") if place in apart.index.droplevel(-1) else apart.iloc[:0]
+    if len(here_AS) < 2:
+        return None
+    order = here_AS.mean(axis=1).sort_values(ascending=False, kind="stable").index
+    leads = {rule: (here_AS.loc[order[0]] - here_AS.loc[rule]).dropna() for rule in order[1:]}
+
+    def is_above_0(lead_S: pd.Series) -> bool:
+        n = len(lead_S)
+        if n < 2:
+            return False
+        half = -special.stdtrit(n - 1, ALPHA / 2 / len(leads)) * lead_S.std() / np.sqrt(n)
+        return bool(lead_S.mean() - half > 0)
+
+    return Lead(order[0], order[1], float(leads[order[1]].mean()), all(map(is_above_0, leads.values())))
+
+
+def _draw_places(panel: Axes, means: pd.Series, words: pd.Series, reach: float) -> None:
+    """Draw a square for each staleness (rows) and number of passes (columns), coloured by `means` within +-reach."""
+    means_YP, words_YP = means.unstack(), words.unstack()
+    panel.imshow(means_YP, origin="lower", aspect="auto", cmap="RdBu_r", vmin=-reach / 0.6, vmax=reach / 0.6)
+    for (row, column), text in np.ndenumerate(words_YP.to_numpy()):
+        colour = NOTE_COLOUR if text == MISSING else "black"
+        panel.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+    panel.set_facecolor("0.93")  # where no run is planned
+    panel.set_xticks(range(means_YP.shape[1]), means_YP.columns)
+    panel.set_yticks(range(means_YP.shape[0]), means_YP.index)
+    panel.tick_params(length=0)
+    panel.grid(visible=False)
+    panel.set(xlabel="passes", ylabel="staleness (steps)")
