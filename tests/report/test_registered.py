@@ -268,3 +268,14 @@ def test_blank_lines_of_the_registry_are_passed_over_and_damaged_ones_named(
     file.write_text(file.read_text() + "{half\n")
     with pytest.raises(RequestError, match="line 5 is no JSON"):
         find_registrations("clip_range", said)
+
+
+def test_the_committed_plans_have_the_registrations_of_their_hypotheses() -> None:
+    """A plan that is written anew where its model is absent has none: it must not replace a committed one."""
+    root = Path(__file__).parents[2]
+    lines = [json.loads(text) for text in (root / REGISTRY).read_text().splitlines()]
+    known = {(line["study"], name) for line in lines for name in line["hypotheses"]}
+    for file in (root / "results" / "reference" / "plans").glob("*.json"):
+        plan = json.loads(file.read_text())
+        named = {hypothesis["id"] for hypothesis in plan["hypotheses"]}
+        assert {name for name in named if (plan["study"], name) in known} <= plan["registered"].keys(), file.name

@@ -144,7 +144,7 @@ def make_study(
         "cells": [
             {
                 **{"variant": run.arm, "levels": {"arm": run.arm}, "seed": run.seed, "signature": run.signature},
-                **{"rollout_steps": run.last_step, "settings": UNKNOWN_SETTINGS | run.evidence.settings},
+                **{"rollout_steps": run.last_step, "settings": {**UNKNOWN_SETTINGS, **run.evidence.settings}},
             }
             for run in placed
         ],
