@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from grpolab.paths import Results, write_text_atomic
+from grpolab.paths import Results, project_root, write_text_atomic
+from grpolab.report.claims import decide
+from grpolab.report.load import load
+from grpolab.report.plans import outcome_at
 from grpolab.report.statistics import looks, tests
 from grpolab.report.statistics.intervals import COVERAGE, iqm, resample, sd_interval, t_interval
 from grpolab.report.text import NONE, markdown_table, probability
@@ -31,17 +35,15 @@ NOTHING = (0.0, 1.0)  # is promised: every rate lies there
 TASKS, REPLICATES = 3, 500  # of a bootstrap
 FAMILY = 6  # true null hypotheses of one family
 # Planned looks promise more exactly, so ten times as many studies are simulated.
-MORE, LOOKS_LEVEL, LOOKS_BELOW, LOOKS_COVER, LOOKS_SLACK = 10, (0.03, 0.055), (0.0, 0.055), (0.94, 1.0), 0.02
+MORE, LOOKS_WRONG, LOOKS_COVER, LOOKS_SLACK = 10, (0.0, 0.05), (0.95, 1.0), 0.02
 # By the number of hypotheses that share a baseline: power and mean seeds at an effect of one standard deviation, and
 # how often no effect is found negligible within a margin of one.
-LOOKS_PROMISE = {1: (0.985, 12.7, 0.96), 4: (0.97, 14.2, 0.97), 10: (0.945, 15.5, 0.95)}
-SHAPES = {
-    "normal": (lambda rng, size: rng.normal(size=size), LOOKS_LEVEL),
-    "t with 3 degrees": (lambda rng, size: rng.standard_t(3, size) / 3**0.5, LOOKS_BELOW),
-    "exponential": (lambda rng, size: rng.exponential(size=size) - 1, NOTHING),
-}
+LOOKS_PROMISE = {1: (0.95, 14.7, 0.955), 5: (0.89, 17.0, 0.91), 10: (0.83, 17.9, 0.825)}
+LEAST_SEEDS = 15  # of a question whose residuals are drawn from
+FLIPS = 4000
 WRONG, COVERAGE_OF, POWER_OF = "false positives", "coverage", "power"
 Rng = np.random.Generator
+Draw = Callable[[tuple[int, ...]], NDArray]  # values of this shape, from the generator of the check
 
 
 @dataclass(frozen=True)
@@ -122,45 +124,120 @@ def simulate(studies: int, rng: Rng) -> list[Check]:
     return checks + planned_looks(MORE * studies, rng)
 
 
+def nulls(rng: Rng, studies: int) -> dict[str, tuple[Draw, tuple[float, float]]]:
+    """Return values without effect, (R, M, S), with the promise about them.
+
+    Arms that are exchangeable given the seed have symmetric differences, whatever a run's own distribution: `pairs`
+    draws one baseline and an arm for each hypothesis. Arms whose means are equal and whose distributions are not have
+    skewed differences: of these, residuals of committed runs keep the promise, and nothing is promised of the others.
+    """
+    pools_PS = residuals()
+    sizes_P = np.array([len(pool_S) for pool_S in pools_PS])
+    padded_PS = np.array([np.resize(pool_S, sizes_P.max()) for pool_S in pools_PS])
+
+    def pairs(draw: Draw) -> Draw:
+        return lambda size: draw(size) - draw((studies, 1, size[-1]))
+
+    def of_runs(size: tuple[int, ...]) -> NDArray:
+        pool_RM = rng.integers(len(sizes_P), size=size[:-1])
+        return padded_PS[pool_RM[..., None], (rng.random(size) * sizes_P[pool_RM][..., None]).astype(int)]
+
+    return {
+        "normal pairs": (pairs(lambda size: rng.normal(size=size)), LOOKS_WRONG),
+        "pairs on a grid of one sd (ties)": (pairs(lambda size: rng.normal(size=size).round()), LOOKS_WRONG),
+        "pairs of t with 3 degrees": (pairs(lambda size: rng.standard_t(3, size)), LOOKS_WRONG),
+        "lognormal pairs": (pairs(lambda size: rng.lognormal(size=size)), LOOKS_WRONG),
+        "pairs of which half are lost": (
+            pairs(lambda size: rng.integers(2, size=size) + 0.1 * rng.normal(size=size)),
+            LOOKS_WRONG,
+        ),
+        "residuals of runs": (of_runs, LOOKS_WRONG),
+        "lognormal differences, sigma .5": (lambda size: rng.lognormal(0, 0.5, size) - np.exp(0.125), NOTHING),
+        "exponential differences": (lambda size: rng.exponential(size=size) - 1, NOTHING),
+        "lognormal differences, sigma 1": (lambda size: rng.lognormal(size=size) - np.exp(0.5), NOTHING),
+    }
+
+
+def residuals() -> list[NDArray]:
+    """Return the differences by seed of each question of the committed `claims`, as decided, minus their mean; (S,).
+
+    They are divided by their standard deviation. Questions of few seeds or few different values are left out.
+    """
+    pools = list[NDArray]()
+    for claim in decide(load(outcome_at(project_root() / "results" / "reference"), "claims")):
+        question = claim.question
+        if question and claim.is_finding and question.kind == "mean" and len(question.seeds) >= LEAST_SEEDS:
+            y_S = question.pooled(len(question.seeds))
+            if np.isfinite(y_S).all() and len(np.unique(y_S)) >= LEAST_SEEDS / 2:
+                pools.append((y_S - y_S.mean()) / y_S.std())
+    return pools
+
+
 def planned_looks(studies: int, rng: Rng) -> list[Check]:
     """Check all looks and both Holm procedures together.
 
     A false decision anywhere in a study counts; then what the printed intervals hold, and what is found with how many
-    seeds. Nothing is promised of skewed differences.
+    seeds. Of residuals of runs it also counts what other rules would say: t as for normal values, and sign flips.
     """
     last, checks = looks.LOOKS[-1], list[Check]()
 
     def add(kind: str, name: str, events: NDArray, bounds: tuple[float, float], is_share: bool = True) -> None:
-        checks.append(Check(kind, f"planned looks, {name}", last, float(events.mean()), bounds, studies, is_share))
+        checks.append(Check(kind, f"planned looks, {name}", last, float(events.mean()), bounds, len(events), is_share))
 
-    def differences(m: int, effect: float) -> NDArray:  # to one baseline: they correlate by a half
-        return (rng.normal(size=(studies, m, last)) - rng.normal(size=(studies, 1, last))) * 0.5**0.5 + effect
+    def found(values_RMS: NDArray, margin: float = np.nan) -> looks.Decisions:
+        return looks.decide(looks.run_tests(values_RMS[..., None, :], margin, 1.0))
 
-    def decide(values_RMS: NDArray, margin: float = np.nan) -> looks.Decisions:
-        return looks.decide(looks.run_tests(values_RMS, margin, 1.0))
+    def is_any(decisions: looks.Decisions, verdict: str = "") -> NDArray:
+        words = decisions.verdict
+        return np.asarray((words == verdict if verdict else words != looks.INCONCLUSIVE).any(-1))
 
+    drawn = nulls(rng, studies)
+    of_runs, _ = drawn["residuals of runs"]
     for m, promised in LOOKS_PROMISE.items():
-        shares = (promised[0], promised[1] / last, promised[2])
+        size, shares = (studies, m, last), (promised[0], promised[1] / last, promised[2])
         of_power, of_seeds, of_negligible = ((s - LOOKS_SLACK, min(s + LOOKS_SLACK, 1.0)) for s in shares)
-        for shape, (draw, bounds) in SHAPES.items():  # a difference of two skewed values is not skewed
-            arm, baseline = draw(rng, (studies, m, last)), draw(rng, (studies, 1, last))
-            null = arm if shape == "exponential" else (arm - baseline) * 0.5**0.5
-            add(WRONG, f"m={m}, {shape}", (decide(null).verdict != looks.INCONCLUSIVE).any(-1), bounds)
-        at_margin = looks.run_tests(differences(m, 4.0), 4.0, 1.0)
-        at_margin = at_margin._replace(direction_p=np.ones_like(at_margin.margin_p))  # which would come first
-        is_negligible = looks.decide(at_margin).verdict == looks.NEGLIGIBLE
-        add(WRONG, f"m={m}, 'negligible' at the margin", is_negligible.any(-1), LOOKS_LEVEL)
-        values = differences(m, 1.0)
-        decisions = decide(values)
+        for shape, (draw, bounds) in drawn.items():
+            add(WRONG, f"m={m}, {shape}", is_any(found(draw(size))), bounds)
+        with mock.patch.object(looks, "degrees", lambda n: n - 1):
+            add(WRONG, f"m={m}, residuals of runs, by n - 1 degrees", is_any(found(of_runs(size))), NOTHING)
+        flipped = by_flips(of_runs((studies // MORE, m, last)), rng)
+        add(WRONG, f"m={m}, residuals of runs, by sign flips", is_any(flipped), NOTHING)
+        # 'As well as': of three tasks one is at its margin, three sd of a seed from 0.
+        for shape in ("normal pairs", "residuals of runs"):
+            values_RMTS = np.stack([drawn[shape][0](size) / 3 for _ in range(TASKS)], axis=2) + np.array(
+                [[1.0], [0], [0]]
+            )
+            tests_RMK = looks.run_tests(values_RMTS, 1.0, 1.0, equal_M=True)
+            equal = is_any(looks.decide(tests_RMK, equal_M=True), looks.SUPPORTED)
+            add(WRONG, f"m={m}, 'as well as' with one of {TASKS} tasks at its margin, {shape}", equal, LOOKS_WRONG)
+        arm, baseline = rng.normal(size=size), rng.normal(size=(studies, 1, last))
+        noise = (arm - baseline) * 0.5**0.5
+        decisions = found(noise + 1.0)
         seeds = np.array(looks.LOOKS)[decisions.look]
-        firsts = (of[:, 0] for of in (values, seeds, decisions.level, decisions.look))  # of each study
-        held = [looks.interval(row[:n], False, level, look) for row, n, level, look in zip(*firsts, strict=True)]
+        firsts = (noise[:, 0] + 1.0, seeds[:, 0], (decisions.level * looks.shares()[decisions.look])[:, 0])
+        held = [looks.interval(row[:n], level) for row, n, level in zip(*firsts, strict=True)]
         add(COVERAGE_OF, f"m={m}", np.array([low <= 1 <= high for low, high in held]), LOOKS_COVER)
         add(POWER_OF, f"m={m}, an effect of 1 sd", decisions.verdict == looks.SUPPORTED, of_power)
         add(POWER_OF, f"m={m}, seeds for it as a share of {last}", seeds / last, of_seeds, is_share=False)
-        no_effect = decide(differences(m, 0.0), margin=1.0).verdict == looks.NEGLIGIBLE
-        add(POWER_OF, f"m={m}, 'negligible' at no effect", no_effect, of_negligible)
+        add(POWER_OF, f"m={m}, 'negligible' at no effect", found(noise, 1.0).verdict == looks.NEGLIGIBLE, of_negligible)
     return checks
+
+
+def by_flips(values_RMS: NDArray, rng: Rng) -> looks.Decisions:
+    """Decide by p of random sign flips, all looks as planned; five seeds have 16 pairs of signs, and decide nothing."""
+    p = []
+    for n in looks.LOOKS:
+        signs_SF = rng.choice([-1.0, 1.0], (n, FLIPS))
+        first_RMS = values_RMS[..., :n]
+        sums_RM = np.abs(first_RMS.sum(-1)) * (1 - 1e-9)
+        p.append(
+            [
+                1 + (np.abs(of_MS @ signs_SF) >= sums_M[:, None]).sum(-1)
+                for of_MS, sums_M in zip(first_RMS, sums_RM, strict=True)
+            ]
+        )
+    direction_p = np.moveaxis(np.array(p) / (1 + FLIPS), 0, -1)
+    return looks.decide(looks.LookTests(direction_p, np.ones_like(direction_p), direction_p > 0))
 
 
 def paired_studies(studies: int, n: int, rng: Rng, effect: float = 0.0) -> list[tests.Difference]:
@@ -178,7 +255,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("results"))
     options = parser.parse_args(arguments)
     checks = simulate(options.studies, np.random.default_rng(options.seed))
-    about = f"Simulated studies, generator seed {options.seed}."
+    about = (
+        f"Simulated studies, generator seed {options.seed}. Residuals are drawn with replacement from the differences"
+        f" by seed of every question of `claims` with at least {LEAST_SEEDS} seeds, a question for each hypothesis."
+    )
     table = markdown_table(pd.DataFrame([check.row() for check in checks]))
     page = Results.open(str(options.results)).root / "self_check" / "self_check.md"
     write_text_atomic(page, f"# Self-check of the statistics\n\n{about}\n\n{table}\n")

@@ -18,7 +18,7 @@ import numpy as np
 
 from grpolab.paths import Results
 from grpolab.report import effects
-from grpolab.report.effects import Decision, TaskEffect, few_values
+from grpolab.report.effects import Decision, TaskEffect
 from grpolab.report.journals import kind_of_cpu
 from grpolab.report.load import StudyRuns, load
 from grpolab.report.plans import also, find_elsewhere
@@ -158,16 +158,15 @@ def _run_tests(question: Question, n: int) -> tuple[float, float, bool]:
         tau = rank_trend(values_STA)
         return tau.p, 1.0, sign * tau.effect > 0
     y_S, beyond, equal = question.pooled(n), question.pooled_beyond, question.is_equality
-    if not np.isfinite(y_S).all() or few_values(y_S):
+    if not np.isfinite(y_S).all() or planned.few_values(y_S):
         if equal:  # its opposite lies beyond the margin
             sign, beyond = float(np.sign(np.median(y_S))), 1.0
         shifted_S = sign * y_S - beyond
         above = bool((shifted_S > 0).sum() > (shifted_S < 0).sum())
         return sign_test(shifted_S) if above or not equal else 1.0, 1.0, above
     d_TS = (question.differences(n) / question.unit_T).T
-    has_margins = question.has_margins and not any(map(few_values, d_TS))
-    test = planned.run_tests(d_TS[None], 1.0 if has_margins or equal else np.nan, sign, beyond, (n,), equal)
-    return float(test.direction_p[0, 0]), float(test.margin_p[0, 0]) if has_margins else 1.0, bool(test.claimed[0, 0])
+    test = planned.run_tests(d_TS[None], 1.0 if question.has_margins else np.nan, sign, beyond, (n,), equal)
+    return float(test.direction_p[0, 0]), float(test.margin_p[0, 0]), bool(test.claimed[0, 0])
 
 
 def _decide_together(family: Sequence[Question], gone: int = 0) -> list[Claim]:

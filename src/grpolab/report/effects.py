@@ -15,19 +15,13 @@ from numpy.typing import NDArray
 from grpolab.report.questions import ONE_RATE, Question
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.intervals import t_interval
-from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, OPPOSITE, SUPPORTED
+from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, OPPOSITE, SUPPORTED, few_values
 from grpolab.report.statistics.tests import rank_trend
 from grpolab.report.text import count, estimate, listing, number, p_equals, signed
 
-FEWEST_VALUES = 4  # different values that a t-test needs; with fewer seeds, all must differ
 SKEWED = 1.0
 SOME_TASKS = ("by itself on", "on no task alone", "not shown on", "the other way on")  # in the words of a verdict
 SMALL = "smaller than the margin, and real"
-
-
-def few_values(values_S: NDArray) -> bool:
-    """Return True if too few values differ for a t-test."""
-    return len(np.unique(values_S)) < min(FEWEST_VALUES, len(values_S))
 
 
 @dataclass(frozen=True)
@@ -309,7 +303,7 @@ def flags(question: Question, decision: Decision, low: float, high: float) -> It
         return
     if turned and verdict == OPPOSITE and question.beyond and sign * (high if sign > 0 else low) > 0:
         yield "less than claimed, and not shown to be the other way round"
-    if len(np.unique(y_S)) >= FEWEST_VALUES and abs(pd.Series(y_S).skew()) > SKEWED:
+    if not few_values(y_S) and abs(pd.Series(y_S).skew()) > SKEWED:
         yield "skewed differences: p may be too small"
     if verdict == INCONCLUSIVE and question.has_margins and np.ptp(y_S):
         yield from _outlook(question, decision, y_S)

@@ -23,6 +23,7 @@ from scipy import special
 from grpolab.vocabulary import LOOKS
 
 ALPHA = 0.05
+FEWEST_VALUES = 4  # different values that a t-test needs
 SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE = "supported", "opposite", "negligible", "inconclusive"
 
 
@@ -49,9 +50,20 @@ def shares(looks: tuple[int, ...] = LOOKS) -> NDArray:
     return np.diff(np.array([0, *looks]) ** 2 / looks[-1] ** 2)
 
 
+def degrees(n: int) -> float:
+    """Return the degrees of freedom with which t of n seeds is read."""
+    return n / 2
+
+
+def few_values(values_S: ArrayLike) -> NDArray:
+    """Return whether fewer than FEWEST_VALUES differ (with fewer seeds: not all), for a t-test; (..., S) -> (...)."""
+    values = np.sort(np.asarray(values_S, dtype=np.float64), axis=-1)
+    return 1 + (np.diff(values, axis=-1) > 0).sum(-1) < min(FEWEST_VALUES, values.shape[-1])
+
+
 def critical(level: ArrayLike, n: int) -> NDArray:
     """Return the size of t beyond which a two-sided test of n seeds rejects at this level."""
-    return -special.stdtrit(n / 2, np.asarray(level, dtype=np.float64) / 2)
+    return -special.stdtrit(degrees(n), np.asarray(level, dtype=np.float64) / 2)
 
 
 def run_tests(
@@ -67,7 +79,7 @@ def run_tests(
     A direction is that of the mean over tasks. `claimed_M` is 1 if it is claimed to be above `beyond_M`, -1 if below
     -`beyond_M`. `margin_M` is the smallest difference that matters; NaN: every difference does. If `equal_M`, equality
     is claimed, and the direction is tested against the margin, on the side of the mean. Future seeds are NaN, and come
-    last. Values without any spread decide nothing.
+    last. Where few values differ (`few_values`) they decide nothing.
     """
     margin_M, claimed_M, beyond_M = (np.asarray(of, dtype=np.float64) for of in (margin_M, claimed_M, beyond_M))
     values_MTS, equal_M, tests = np.asarray(values_MTS, dtype=np.float64), np.asarray(equal_M, dtype=bool), []
@@ -77,20 +89,20 @@ def run_tests(
             first_MTS = np.full((*values_MTS.shape[:-1], n), np.nan)
         (mean_M, error_M), (mean_MT, error_MT) = _mean_and_error(first_MTS.mean(-2)), _mean_and_error(first_MTS)
         distance_M = np.where(equal_M, np.abs(mean_M) - margin_M, claimed_M * mean_M - beyond_M)
-        direction_M = 2 * special.stdtr(n / 2, -np.abs(distance_M) / error_M)
+        direction_M = 2 * special.stdtr(degrees(n), -np.abs(distance_M) / error_M)
         claimed = distance_M >= 0
         direction_M = np.where(equal_M & ~np.isnan(direction_M) & ~claimed, 1.0, direction_M)
         # Every task must be inside: the largest of its p-values counts, and needs no correction (intersection-union).
-        inside_M = special.stdtr(n / 2, -(margin_M[..., None] - np.abs(mean_MT)) / error_MT).max(-1)
+        inside_M = special.stdtr(degrees(n), -(margin_M[..., None] - np.abs(mean_MT)) / error_MT).max(-1)
         inside_M = np.where(np.isnan(inside_M) & ~np.isnan(direction_M), 1.0, inside_M)
         tests.append((direction_M, inside_M, claimed))
     return LookTests(*(np.stack(column, axis=-1) for column in zip(*tests, strict=True)))
 
 
 def _mean_and_error(values_S: NDArray) -> tuple[NDArray, NDArray]:
-    """Return mean and standard error over the last axis; without spread the error is NaN."""
-    sd = values_S.std(-1, ddof=1)
-    return values_S.mean(-1), np.where(sd > 0, sd, np.nan) / np.sqrt(values_S.shape[-1])
+    """Return mean and standard error over the last axis; where few values differ the error is NaN."""
+    error = values_S.std(-1, ddof=1) / np.sqrt(values_S.shape[-1])
+    return values_S.mean(-1), np.where(few_values(values_S), np.nan, error)
 
 
 def decide(tests: LookTests, equal_M: ArrayLike = False, gone: int = 0, looks: tuple[int, ...] = LOOKS) -> Decisions:
