@@ -148,6 +148,15 @@ def entry(*others, seeds=range(8)):
     return {"line": line, "seeds": list(seeds), "looks": list(LOOKS), "margins": {"stressed/addition": 0.05}}
 
 
+def test_a_score_of_fewer_than_three_evaluations_is_marked(study):
+    whole = len(study.of_cell("evaluations", next(study.done.itertuples())))
+    for share, note in ((1 / whole, "the last evaluation alone"), (2 / whole, "the mean of the last 2"), (1, None)):
+        short = dataclasses.replace(study, plan={**study.plan, "stability": {"score_tail": share}})
+        said = asked(short).sentence
+        assert f"; a score is {note}, of {whole}" in said if note else "a score is" not in said
+    assert "a score is" not in asked(study, metric="drawdown").sentence
+
+
 def test_hypotheses_that_were_taken_back_still_count(study):
     alone, one_of_three = asked(study, entry()), asked(study, entry("H2", "H3"))
     assert one_of_three.adjusted_p == pytest.approx(3 * alone.adjusted_p)

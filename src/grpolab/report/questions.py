@@ -9,6 +9,7 @@ Letters: S seeds, T tasks, A arms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ from grpolab.vocabulary import DIVERGED, LOW_START, MARGIN_FACTOR, MARGIN_OF_GAI
 ALL_TASKS = "all tasks"
 ONE_RATE, OWN_RATES = "one learning rate", "each arm at its own learning rate"
 QUESTION, CONSEQUENCE, REPETITION = "question", "consequence", "repetition"  # kinds of hypotheses
+FEWEST_IN_SCORE = 3  # evaluations; a score of fewer is marked
 DIGITS = 12  # digits of a compared number; further ones are rounding errors, which are no spread
 Hypothesis = dict[str, Any]  # as the plan has it
 # The columns of a cell, besides its factors, that a question reads: tables of all its settings are slow to cut.
@@ -189,7 +191,7 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
             "seeds": tuple(values.index),
             "why": why,
             "void": void,
-            "gaps": _gaps(cells, values.index, entry),
+            "gaps": (_few_evaluations(study) if is_score else "") + _gaps(cells, values.index, entry),
             "low_starts": _low_starts(cells[cells["seed"].isin(values.index)]),
             "earlier": (entry or {}).get("earlier", 0),
             "rates": _rates(study, cells),
@@ -246,6 +248,15 @@ def _values(
         wide = wide.reindex(sorted(entry["seeds"]))
         wide = wide[wide.notna().all(axis=1).cummin()]
     return wide.dropna().sort_index()
+
+
+def _few_evaluations(study: StudyRuns) -> str:
+    """Say how few evaluations a run's score is the mean of, if they are fewer than FEWEST_IN_SCORE."""
+    done = study.evaluations[study.evaluations["signature"].isin(study.done["signature"])]
+    whole = int(done.groupby("signature").size().max()) if len(done) else 0
+    last = math.ceil(study.thresholds.score_tail * whole)
+    few = "the last evaluation alone" if last == 1 else f"the mean of the last {last}"
+    return f"; a score is {few}, of {whole}" if 0 < last < FEWEST_IN_SCORE else ""
 
 
 def _gaps(cells: pd.DataFrame, seeds: pd.Index, entry: Any) -> str:
