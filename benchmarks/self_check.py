@@ -119,8 +119,8 @@ def simulate(studies: int, rng: Rng) -> list[Check]:
             add(COVERAGE_OF, f"bootstrap of the {name}", n, held, (share - 0.02, share + 0.02))
     for n in (5, 10):  # the difference that `compare` says would have been found
         found = paired_studies(studies, n, rng, tests.detectable_difference(1 / n**0.5, n - 1))
-        bounds = (tests.POWER - POWER_SLACK, tests.POWER + POWER_SLACK)
-        add(POWER_OF, "paired t-test", n, (pair.p < ALPHA for pair in found), bounds)
+        promised = (tests.POWER - POWER_SLACK, tests.POWER + POWER_SLACK)
+        add(POWER_OF, "paired t-test", n, (pair.p < ALPHA for pair in found), promised)
     return checks + planned_looks(MORE * studies, rng)
 
 
