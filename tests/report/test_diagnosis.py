@@ -30,6 +30,7 @@ def counts(text: str) -> list[int]:
     return [int(number) for number in found.groups()]
 
 
+@pytest.mark.slow  # all committed runs
 def test_lost_means_one_thing_to_report_and_doctor_in_every_committed_run() -> None:
     lost = 0
     for study in load(COMMITTED, REFERENCE_STUDY):
@@ -42,6 +43,7 @@ def test_lost_means_one_thing_to_report_and_doctor_in_every_committed_run() -> N
     assert lost > 100
 
 
+@pytest.mark.slow  # all committed runs
 def test_every_lost_run_of_a_committed_study_has_its_row_and_an_arm_has_one() -> None:
     (study,) = [study for study in load(COMMITTED, REFERENCE_STUDY) if study.name == "clip_range"]
     text, table = section([study]), stability_table(study)

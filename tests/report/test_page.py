@@ -120,7 +120,9 @@ def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_
     """Words of the page alone: verdict and numbers stay; and what each arm's own rate says stands beside it."""
     (claim,) = report_results.HYPOTHESES
     words = {"tested": "Without clipping, it ends lower.", "also": ["clip_tuned.H6"]}
-    plain, said = (write_study(tmp_path / n, hypotheses=[claim | of], seeds=5) for n, of in (("a", {}), ("b", words)))
+    plain, said = (
+        write_study(tmp_path / n, hypotheses=[claim | of], seeds=5, figures=[]) for n, of in (("a", {}), ("b", words))
+    )
     write_study(tmp_path / "b", "clip_tuned", seeds=5)
     whole_of(said, "both", ["clip_range", "clip_tuned"])
     before, after, both = load(plain, "clip_range"), load(said, "clip_range"), load(said, "both")

@@ -151,7 +151,7 @@ def test_a_commit_that_is_no_hash_never_reaches_git(tmp_path, monkeypatch):
 
 
 COMMITTED = Results(ROOT / "results")
-QUICK = ("reference", "clip_range", "loss_form")
+QUICK = ("reference", "loss_form")
 
 
 @pytest.mark.parametrize(
