@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpolab.bounded import read_text
 from grpolab.cli.common import FAILURE, JSON, OK, command, count, flag, option
 from grpolab.errors import RequestError, printable
 from grpolab.paths import project_root
@@ -78,9 +79,12 @@ def lint(arguments: argparse.Namespace) -> int:
 
 
 def _is_config(path: Path) -> bool:
-    """Return True for a file with a suffix, or the folder of a run that kept its config; a study's name is neither."""
+    """Return True for a file with a suffix that is no study's, or the folder of a run that kept its config."""
     from grpolab.readers.given import WHOLE_CONFIGS
 
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        lines = read_text(str(path)).splitlines()
+        return not all(any(line.startswith(key) for line in lines) for key in ("question:", ("factors:", "includes:")))
     return (path.is_file() and bool(path.suffix)) or any((path / name).exists() for name in WHOLE_CONFIGS)
 
 
