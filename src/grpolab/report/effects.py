@@ -205,7 +205,7 @@ def _share_of_gain(question: Question, n: int) -> str:
 
 
 def rollouts_in_words(question: Question, n: int) -> str:
-    """Say which share of its rollouts the better arm needs to get where the other one ends; empty if none is to say.
+    """Write what share of its rollouts the better arm needs to reach the other one's final accuracy; empty if unknown.
 
     Medians over seeds; of runs of different lengths, numbers of completions. `more than 100%`: most seeds never get
     there. A task where the other arm ends no higher than it began has nothing to say.

@@ -36,7 +36,7 @@ _UPDATE_METRICS = (
 _ROLLOUT_METRICS = {
     *("reward/mean", "reward/correct", "entropy/behaviour", "length/mean", "truncation/share", "zero_variance/share"),
 }
-# Figures that evaluations and `numbers` draw: a study of which no other is shown keeps nothing else.
+# Figures that are drawn from evaluations and `numbers` alone: a study that shows only these keeps no journals.
 _OF_NUMBERS = {"F13", "F21", "F24", "F25", "F26", "F27", "F28", "F32", "F34"}
 # Kept only of the updates at the ends of a run's quarters.
 _QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in QUANTILES for sign in SIGNS]
@@ -172,7 +172,7 @@ def _choose_whole_runs(shown: list[str], plans: Sequence[Plan]) -> set[str]:
 
 
 def _drawn(shown: list[str], plans: Sequence[Plan]) -> list[Plan]:
-    """Return the plans of studies of which a figure is shown that journals draw."""
+    """Return the plans of studies with a shown figure that is drawn from journals."""
     studies = {study for study, _, figure in (name.partition(".") for name in shown) if figure not in _OF_NUMBERS}
     return [plan for plan in plans if plan["study"] in studies]
 
@@ -195,14 +195,14 @@ def _pack_plan(plan: Plan) -> Plan:
 
 
 def _keep_of(frame: pd.DataFrame, whole: pd.Series, columns: Container[str]) -> pd.DataFrame:
-    """Return a table of which only the rows `whole` keep other columns than those."""
+    """Return a table in which rows outside of `whole` keep these columns alone."""
     return frame.assign(**{str(name): frame[name].where(whole) for name in frame if name not in columns})
 
 
 def _compact(table: str, frame: pd.DataFrame, metrics: set[str], whole_runs: set[str], drawn: set[str]) -> pd.DataFrame:
     """Return the kept part of a table: `metrics` are those that hypotheses name.
 
-    `drawn` are the runs of studies of which journals draw a shown figure, and `whole_runs` among them keep more.
+    `drawn`: runs of studies with a shown figure that is drawn from journals; of them `whole_runs` keep more.
     """
     if table == "rollouts":
         frame = frame[frame["signature"].isin(drawn)]
