@@ -18,6 +18,7 @@ from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
+from grpolab.grpo.sampler import EngineNoise
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import VERDICT
 from grpolab.tasks.base import Example
@@ -49,9 +50,14 @@ class Collector:
         settings = self.settings
         size = settings.prompts_per_step, settings.num_generations, settings.max_completion_length
         noise_BT = sampling_noise(settings.seed, "rollout", step, *size)
-        sampler = replace(policy, dtype=getattr(torch, settings.sampler_dtype)) if settings.sampler_dtype else policy
-        prompts = self._prompt_tensors(policy, step)
-        completions = sample_dealt(self.processes, sampler, prompts, settings.num_generations, noise_BT)
+        dtype = settings.sampler_dtype if settings.sampler_dtype != "int8" else None  # its weights are rounded already
+        sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
+        prompts, group, engine = (
+            self._prompt_tensors(policy, step),
+            settings.num_generations,
+            EngineNoise.of(settings, step),
+        )
+        completions = sample_dealt(self.processes, sampler, prompts, group, noise_BT, engine=engine)
         baseline_B = self._greedy_rewards(sampler, step, prompts) if settings.advantage_estimator == "given" else None
         return self.scored(policy, step, prompts, completions, baseline_B=baseline_B)
 
