@@ -88,6 +88,10 @@ def test_a_stopped_run_goes_on(
 CARRIED: dict[str, dict[str, Any]] = {
     "stale batches": {"staleness": 2, "old_log_probs": "sampler"},
     "stale batches with greedy baselines": {"staleness": 1, "advantage_estimator": "given", "beta": 0.1},
+    "the place in the prompts and stale batches of a filter": {
+        **{"filter_groups": {"metric": "reward", "max_batches": 3}, "staleness": 1},
+        **{"advantage_estimator": "given", "num_minibatches": 2},
+    },
     "an adaptive entropy bonus": {
         "entropy_coef": 0.1,
         "adaptive_entropy": {"target": 2.0, "step": 0.05, "least": 0.0, "most": 1.0},

@@ -53,8 +53,10 @@ def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Seq
     return {name: torch.tensor([float(row[name]) for row in rows]) for name in rows[0]}
 
 
-def random_rewards(seed: int, step: int, count: int) -> Tensor:
-    """Return the random reward part of a rollout step, 0 or 1 for each completion; (B,), float32."""
+def random_rewards(seed: int, step: int, count: int, first: int = 0) -> Tensor:
+    """Return the random reward part of a rollout step, 0 or 1 for each completion from `first` on; (B,), float32."""
     import torch
 
-    return torch.from_numpy((seeds.uniforms(seed, "random reward", step, np.arange(count)) < 0.5).astype(np.float32))
+    return torch.from_numpy(
+        (seeds.uniforms(seed, "random reward", step, first + np.arange(count)) < 0.5).astype(np.float32)
+    )
