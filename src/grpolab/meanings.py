@@ -74,6 +74,7 @@ _LISTED = [
     Metric("reward/mean", "Mean reward of the sampled completions; those without a score are left out.", "reward", "rollout", mirrored=True),
     Metric("reward/std", "Standard deviation of the reward over the sampled completions (Bessel).", "reward", "rollout", mirrored=True),
     Metric("reward/correct", "Mean of the reward's part `correct`.", "share of completions", "rollout", mirrored=True),
+    Metric("reward/verdict", "Mean of the part `correct` as a verifier that errs reports it (reward.verifier).", "share of completions", "rollout"),
     Metric("reward/format", "Mean of the reward's part `format`: the completion parses.", "share of completions", "rollout", mirrored=True),
     Metric("zero_variance/share", "Groups whose rewards are all equal: they teach nothing.", "share of groups", "rollout", mirrored=True),
     Metric("zero_variance/all_right", "Groups with equal rewards in which every completion is right.", "share of groups", "rollout", mirrored=True),

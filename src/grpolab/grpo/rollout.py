@@ -18,10 +18,11 @@ from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
-from grpolab.grpo.rewards import RANDOM, Score, check_parts, random_rewards, reward_parts
+from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
 from grpolab.grpo.selection import differs
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD
+from grpolab.settings.task import VERDICT
 from grpolab.tasks.base import Example
 
 
@@ -118,7 +119,7 @@ class Collector:
     def scored(self, policy: Policy, sampled: Sampled) -> Rollout:
         """Turn sampled groups into a batch to learn from; of the policy only its tokenizer and device are used."""
         settings, completions = self.settings, sampled.completions
-        rewards_B = total_reward(sampled.parts, settings.reward.weights)
+        rewards_B = total_reward(sampled.parts, settings.reward.weights_used)
         batch = TrainingBatch.of(sampled.prompts, prompt_rows(sampled.prompts, settings.num_generations), completions)
         batch = replace(batch, rewards_B=rewards_B.to(policy.device))
         parts, baseline_B, differ_P = sampled.parts, sampled.baseline_B, None
@@ -141,7 +142,11 @@ class Collector:
         settings = self.settings
         assert settings.filter_groups is not None
         metric = settings.filter_groups.metric
-        values_B = total_reward(parts, settings.reward.weights) if metric == REWARD else parts[metric]
+        values_B = (
+            total_reward(parts, settings.reward.weights_used)
+            if metric == REWARD
+            else parts[settings.reward.used(metric)]
+        )
         return differs(values_B.view(-1, settings.num_generations))
 
     def _first_rows(self, groups_P: Tensor) -> Tensor:
@@ -165,10 +170,12 @@ class Collector:
         return prompt_tensors(policy.tokenizer, [example.prompt for example in examples_P], self.chat, policy.device)
 
     def _reward_parts(self, step: int, index: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
-        """Return each reward part, (B,), by name; the random part only if it has a weight."""
+        """Return each reward part, (B,), by name; those that are drawn by chance only if the reward has them."""
         parts = self.processes.from_first(lambda: reward_parts(self.score, examples_B, texts_B))
+        first = index * self.settings.batch_size
+        if verifier := self.settings.reward.verifier:
+            parts[VERDICT] = noisy_verdicts(parts["correct"], verifier, self.settings.seed, step, first)
         if RANDOM in self.settings.reward.weights:
-            first = index * self.settings.batch_size
             parts[RANDOM] = random_rewards(self.settings.seed, step, len(texts_B), first)
         return parts
 
@@ -181,14 +188,14 @@ class Collector:
         greedy = sample_dealt(self.processes, sampler, prompts, 1, blank_PT, most_likely)
         texts_P = decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT)
         parts = self._reward_parts(step, index, examples_P, texts_P)
-        return total_reward(parts, settings.reward.weights).repeat_interleave(settings.num_generations)
+        return total_reward(parts, settings.reward.weights_used).repeat_interleave(settings.num_generations)
 
     def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], baseline_B: Tensor | None) -> Tensor:
         """Return each completion's advantage, (B,); 0 if it has no reward."""
         settings, group_B = self.settings, batch.prompt_of_B.cpu()
         rewards_B = batch.rewards_B.cpu()
         if settings.scale_reward_parts:
-            rewards_B = normalized_sum(parts, settings.reward.weights, group_B, settings.scale_epsilon)
+            rewards_B = normalized_sum(parts, settings.reward.weights_used, group_B, settings.scale_epsilon)
         kl_B, known_B = self._sampled_kl(batch), ~rewards_B.isnan()
         if settings.kl_placement == "reward":
             rewards_B = rewards_B - kl_B
