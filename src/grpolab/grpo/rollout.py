@@ -139,15 +139,12 @@ class Collector:
 
     def _differ(self, parts: dict[str, Tensor]) -> Tensor:
         """Find the groups whose completions differ in the metric of `filter_groups`, shape (P,), bool."""
-        settings = self.settings
-        assert settings.filter_groups is not None
-        metric = settings.filter_groups.metric
+        reward, rule = self.settings.reward, self.settings.filter_groups
+        assert rule is not None
         values_B = (
-            total_reward(parts, settings.reward.weights_used)
-            if metric == REWARD
-            else parts[settings.reward.used(metric)]
+            parts[reward.used(rule.metric)] if rule.metric != REWARD else total_reward(parts, reward.weights_used)
         )
-        return differs(values_B.view(-1, settings.num_generations))
+        return differs(values_B.view(-1, self.settings.num_generations))
 
     def _first_rows(self, groups_P: Tensor) -> Tensor:
         """Return the rows of the first `prompts_per_step` of the groups that are True, (B,)."""
