@@ -92,6 +92,8 @@ CARRIED: dict[str, dict[str, Any]] = {
         **{"filter_groups": {"metric": "reward", "max_batches": 3}, "staleness": 1},
         **{"advantage_estimator": "given", "num_minibatches": 2},
     },
+    "a sampler with older weights": {"sampler_refresh": 3, "old_log_probs": "sampler"},
+    "a rounded and noisy sampler": {"sampler_dtype": "int8", "sampler_noise": 0.2, "sampler_refresh": 2},
     "an adaptive entropy bonus": {
         "entropy_coef": 0.1,
         "adaptive_entropy": {"target": 2.0, "step": 0.05, "least": 0.0, "most": 1.0},

@@ -19,6 +19,7 @@ from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
+from grpolab.grpo.sampler import EngineNoise
 from grpolab.grpo.selection import differs
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD
@@ -89,11 +90,12 @@ class Collector:
     def _sample(self, policy: Policy, step: int, index: int, places: list[int]) -> Sampled:
         """Sample and score the groups of some prompts, the step's batch number `index`."""
         settings, examples_P = self.settings, self.prompts(places)
-        size = settings.prompts_per_step, settings.num_generations, settings.max_completion_length
-        noise_BT = sampling_noise(settings.seed, "rollout", step, *size, first=index * settings.prompts_per_step)
-        sampler = replace(policy, dtype=getattr(torch, settings.sampler_dtype)) if settings.sampler_dtype else policy
-        prompts = self._prompt_tensors(policy, examples_P)
-        completions = sample_dealt(self.processes, sampler, prompts, settings.num_generations, noise_BT)
+        size, first = (len(places), settings.num_generations, settings.max_completion_length), index * len(places)
+        noise_BT = sampling_noise(settings.seed, "rollout", step, *size, first=first)
+        dtype = settings.sampler_dtype if settings.sampler_dtype != "int8" else None  # its weights are rounded already
+        sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
+        prompts, engine = self._prompt_tensors(policy, examples_P), EngineNoise.of(settings, step, first)
+        completions = sample_dealt(self.processes, sampler, prompts, settings.num_generations, noise_BT, engine=engine)
         baseline_B = None
         if settings.advantage_estimator == "given":
             baseline_B = self._greedy_rewards(sampler, step, index, examples_P, prompts)
