@@ -98,6 +98,7 @@ CARRIED: dict[str, dict[str, Any]] = {
         "entropy_coef": 0.1,
         "adaptive_entropy": {"target": 2.0, "step": 0.05, "least": 0.0, "most": 1.0},
     },
+    "the last gradient": {"diagnostics": {"gradient_cosine": True}},
 }
 
 

@@ -76,6 +76,7 @@ class LearnerState:
     stream: PromptStream = field(default_factory=PromptStream)  # of the prompts
     completions: int = 0  # sampled for the rollout steps so far
     entropy: EntropyControl | None = None  # only where the entropy bonus adapts
+    gradient: Tensor | None = None  # of the last optimiser step, flat; only where consecutive ones are compared
     sampler: Policy | None = None  # with weights of its own; None: the policy samples
 
 
@@ -88,6 +89,7 @@ class Update(UpdateTensors):
     batch: TrainingBatch  # the minibatch with its old log-probs
     objective: Objective  # with the entropy weight of this step
     whole_loss: Loss | None  # None if the minibatch was cut into micro-batches
+    grad_cosine: float | None = None  # with the gradient of the optimiser step before, if it is asked for
 
 
 @dataclass(frozen=True)
@@ -158,13 +160,14 @@ class Learner:
         total, grad_norm = torch.stack([total.double(), norm.double()]).tolist()
         if not (math.isfinite(total) and math.isfinite(grad_norm)):
             raise Diverged(f"loss {total}, gradient norm {grad_norm}")
+        cosine = compare_gradients(state) if settings.diagnostics.gradient_cosine else None
         optimizer.step()
         state.optimizer_step += 1
 
         log_probs_BT, entropy_BT = concatenate(log_probs), concatenate(entropies)
         batch = minibatch.with_old(log_probs_BT, entropy_BT)
         inputs = loss_inputs(batch, log_probs_BT, entropy_BT, replace(totals, micro_batches=1), noise_BT)
-        update = finish_update(total, grad_norm, batch, objective, inputs, losses)
+        update = replace(finish_update(total, grad_norm, batch, objective, inputs, losses), grad_cosine=cosine)
         if state.entropy and settings.adaptive_entropy:
             state.entropy = state.entropy.after(update.tokens(entropy_BT).mean().item(), settings.adaptive_entropy)
         return update
@@ -198,7 +201,8 @@ class Learner:
 
     def metrics(self, update: Update) -> dict[str, float]:
         """Return every metric of kind `update` that an optimiser step has, the framework's own included."""
-        return update_metrics(update, self.settings.diagnostics) | self.framework_metrics(update)
+        cosine = {} if update.grad_cosine is None else {"grad_cosine": update.grad_cosine}
+        return update_metrics(update, self.settings.diagnostics) | cosine | self.framework_metrics(update)
 
     def check(self, update: Update) -> float:
         """Check a fresh batch's first update: ratio 1, sampler and trainer agree. Return the largest |log ratio|.
@@ -231,6 +235,19 @@ class Learner:
         for kl, counted in self.processes.gather(computed):
             total, tokens = total + kl, tokens + counted
         return total / max(tokens, 1)
+
+
+def compare_gradients(state: LearnerState) -> float | None:
+    """Return the cosine of the weights' gradient and the last optimiser step's, and keep the gradient for the next.
+
+    None in the first step, and if one of the two is zero.
+    """
+    weights, last = state.policy.weights().values(), state.gradient
+    gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+    state.gradient = torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
+    if last is None or not (lengths := (last.norm() * state.gradient.norm()).item()):
+        return None
+    return (last @ state.gradient).item() / lengths
 
 
 def exact_kl_at(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor, reference_NV: Tensor) -> tuple[Tensor]:

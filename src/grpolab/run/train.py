@@ -266,6 +266,7 @@ def save_checkpoint(parts: RunParts, ending: Ending, recorder: Recorder) -> None
         stream=vars(state.stream),
         completions=state.completions,
         **({"entropy": astuple(state.entropy)} if state.entropy else {}),
+        **({"gradient": state.gradient} if state.gradient is not None else {}),
     )
 
 
@@ -277,6 +278,7 @@ def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
     drawn = (state.rollout_step + len(state.stale_batches)) * parts.settings.prompts_per_step
     state.stream = PromptStream(**saved.get("stream", {"place": drawn}))  # older checkpoints lack it
     state.completions = saved.get("completions", state.rollout_step * parts.settings.batch_size)
+    state.gradient = saved.get("gradient")
     if "entropy" in saved:
         state.entropy = EntropyControl(*saved["entropy"])
     ending = Ending(parts.settings, **saved.get("ending", {}))
