@@ -195,7 +195,7 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         **_each("val/rho_drop_{}_frac", "low high", "Those with rho too {}."),
     },
     "prime_rl": {
-        "is_masked": "Tokens dropped because their probability (icepop: ratio) moved too far from the sampler's; mean over sequences.",
+        "is_masked": "Tokens dropped because their probability (icepop: ratio) moved too far; mean over sequences.",
         "is_masked_low": "Moved down with A <= 0.",
         "is_masked_high": "Moved up with A > 0.",
         **_each("{}_mismatch_kl", "masked unmasked", "k3 to the sampler over {} tokens, the dropped or the kept."),

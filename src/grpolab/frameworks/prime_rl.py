@@ -1,8 +1,8 @@
 """prime-rl: `src/prime_rl/trainer/rl/loss.py`, `IPOLoss`, `IcePopLoss`, `PPOLoss`, `CISPOLoss`.
 
-Read as of its pull requests 3418, 3526 and 3586 (2026-09-18), and in a later text whose commit is not known to us, which
+Read as of its pull requests 3418, 3526 and 3586 (2026-09-18), and in a later text whose commit is not known to us: it
 took the KL of `ipo` away and capped its ratio. Of 559b4477 (v0.8.1.dev67), which the vectors hold, are
-`default_loss_fn` and `ipo_loss_fn`, the kernels in BEFORE; they multiply by their masks, today's choose.
+`default_loss_fn` and `ipo_loss_fn`, the kernels in BEFORE: they multiply by their masks, today's choose.
 
 There is no old policy: the ratio is to the sampler, whose log-probs serve as the old ones. The metrics are means over
 each sequence, then over sequences.
@@ -42,7 +42,7 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
 
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """Return the core's surrogate, but multiply dropped tokens by 0 as before, so that an infinite ratio becomes NaN."""
+    """Return the core's surrogate; before, dropped tokens were multiplied by 0, so that an infinite ratio is NaN."""
     parts = core.surrogate(objective, inputs, log_ratio_BT, ratio)
     if objective.kernel not in BEFORE:
         return parts

@@ -1,8 +1,9 @@
 """verl 0.9.1 (2026-09-20): `verl/trainer/ppo/core_algos.py` and `verl/workers/utils/losses.py`.
 
 Its own way: sapo and geo_mean average their loss by sequences, and `loss_agg_mode` only affects KL and entropy (gspo
-too until 0.9, as in 1dda039b, v0.8.0+337, of which the vectors are); the ratio of gspo is at most e^10; geo_mean takes the geometric mean of a sequence's sampler weights; padding is masked
-only in sums; the loss of a batch without tokens is NaN. See also `verl_options.py` and `verl_correction.py`.
+too before 0.9, as in 1dda039b, v0.8.0+337, of which the vectors are); the ratio of gspo is at most e^10; geo_mean takes
+the geometric mean of a sequence's sampler weights; padding is masked only in sums; the loss of a batch without tokens
+is NaN. See also `verl_options.py` and `verl_correction.py`.
 """
 
 from __future__ import annotations
