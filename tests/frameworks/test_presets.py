@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import yaml
 
+from grpolab.frameworks.dialects_page import SOURCE
 from grpolab.frameworks.framework import load_framework
 from grpolab.frameworks.options import OPTIONS
 from grpolab.frameworks.vectors import make_inputs, read_variants
@@ -154,6 +156,19 @@ def test_what_a_dialect_says_beside_the_loss() -> None:
     assert {COMPOSER.compose([f"dialect={name}"]).old_log_probs for name in ("prime_rl", "prime_rl/icepop")} == {
         "sampler"
     }
+
+
+def test_a_dialect_says_version_commit_and_date_of_what_was_read() -> None:
+    """Once for a framework; a mode of an older version has its own, and its name begins with it."""
+    read = {}
+    for name in MODES:
+        text = (CONF / "dialect" / f"{name}.yaml").read_text()
+        (read[name],) = SOURCE.findall(text.replace("\n# ", " "))
+    for name, (_, version, *_) in read.items():
+        framework, _, mode = name.partition("/")
+        of_now = re.match(r"v([\d.]+)", mode) is None
+        assert of_now == (read[name] == read[framework]), name
+        assert of_now or version.startswith(re.match(r"v[\d.]+", mode)[0]), name
 
 
 @pytest.mark.parametrize("name", PAPERS)
