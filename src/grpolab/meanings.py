@@ -44,6 +44,7 @@ class Metric:
 _LISTED = [
     Metric("loss", "The number that was minimised; its value says nothing about progress.", "1", "update", mirrored=True),
     Metric("grad_norm", "Global L2 norm of the gradient before clipping.", "1", "update", mirrored=True),
+    Metric("grad_cosine", "Cosine of the gradient with that of the optimiser step before (diagnostics.gradient_cosine).", "1", "update"),
     Metric("learning_rate", "AdamW's learning rate in this step.", "1", "update", mirrored=True),
     Metric("clip/out_of_range", "Ratio outside [1-epsilon, 1+epsilon_high], whatever the advantage and whether the kernel clips (gmpo: log ratio outside [-epsilon, epsilon_high]; dppo, ipo: tokens that they drop).", "share of tokens", "update", mirrored=True),
     Metric("clip/active_low", "A<0 and the ratio below 1-epsilon: the clipped branch is used, so the advantage gives no gradient (band: for either sign of A; dppo, ipo: tokens dropped because their probability, not their ratio, fell too far; ipo for either sign of A).", "share of tokens", "update", mirrored=True),
@@ -74,6 +75,7 @@ _LISTED = [
     Metric("reward/mean", "Mean reward of the batch's completions; those without a score are left out.", "reward", "rollout", mirrored=True),
     Metric("reward/std", "Standard deviation of the reward over the batch (Bessel).", "reward", "rollout", mirrored=True),
     Metric("reward/correct", "Mean of the reward's part `correct`.", "share of completions", "rollout", mirrored=True),
+    Metric("reward/verdict", "Mean of the part `correct` as a verifier that errs reports it (reward.verifier).", "share of completions", "rollout"),
     Metric("reward/format", "Mean of the reward's part `format`: the completion parses.", "share of completions", "rollout", mirrored=True),
     Metric("zero_variance/share", "Groups whose rewards are all equal: they teach nothing.", "share of groups", "rollout", mirrored=True),
     Metric("zero_variance/all_right", "Groups with equal rewards in which every completion is right.", "share of groups", "rollout", mirrored=True),

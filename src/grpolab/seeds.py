@@ -39,6 +39,12 @@ def uniforms(seed: int, purpose: str, *counters: NDArray[np.integer] | int) -> N
     return (counter_hash(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def normals(seed: int, purpose: str, *counters: NDArray[np.integer] | int) -> NDArray[np.float64]:
+    """Return standard normal numbers, one for every point of the broadcast counters (Box and Muller, 1958)."""
+    radius, angle = (uniforms(seed, purpose, *counters, part) for part in (0, 1))
+    return np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
+
+
 def permutation(seed: int, purpose: str, step: int, size: int) -> NDArray[np.int64]:
     """Return a permutation of range(size)."""
     return np.argsort(counter_hash(seed, purpose, step, np.arange(size)), kind="stable")

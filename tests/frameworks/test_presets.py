@@ -166,9 +166,9 @@ def test_a_dialect_says_version_commit_and_date_of_what_was_read() -> None:
         (read[name],) = SOURCE.findall(text.replace("\n# ", " "))
     for name, (_, version, *_) in read.items():
         framework, _, mode = name.partition("/")
-        of_now = re.match(r"v([\d.]+)", mode) is None
-        assert of_now == (read[name] == read[framework]), name
-        assert of_now or version.startswith(re.match(r"v[\d.]+", mode)[0]), name
+        older = re.match(r"v[\d.]+", mode)
+        assert (read[name] == read[framework]) == (older is None), name
+        assert older is None or version.startswith(older[0]), name
 
 
 @pytest.mark.parametrize("name", PAPERS)

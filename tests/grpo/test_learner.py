@@ -17,12 +17,12 @@ from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.batch import Rollout, TrainingBatch
 from grpolab.grpo.metrics import rollout_metrics
 from grpolab.grpo.model import Policy
-from grpolab.grpo.rewards import make_score, reward_parts
+from grpolab.grpo.rewards import make_score, noisy_verdicts, reward_parts
 from grpolab.grpo.rollout import total_reward
 from grpolab.grpo.step import EntropyControl, Update, learning_rate
 from grpolab.run.assembly import RunParts
 from grpolab.settings.objective import AdaptiveEntropySettings
-from grpolab.settings.task import RewardSettings
+from grpolab.settings.task import RewardSettings, VerifierSettings
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example
 
@@ -198,7 +198,7 @@ def test_a_low_precision_sampler_is_another_policy() -> None:
 
 
 def test_a_random_reward_knows_nothing_of_the_completion() -> None:
-    parts = tiny_parts(reward=RewardSettings(function=None, weights={"correct": 0.0, "random": 1.0}))
+    parts = tiny_parts(reward=RewardSettings(function=None, weights={"correct": 0.0, "random": 1.0}, verifier=None))
     collector, policy = parts.learner.collector, parts.state.policy
     first, second = (collector.rollout(policy, step) for step in (0, 1))
     assert set(first.rewards_B.tolist()) == {0.0, 1.0} == set(second.rewards_B.tolist())
@@ -207,6 +207,27 @@ def test_a_random_reward_knows_nothing_of_the_completion() -> None:
     other = collector.rollout(policy, 0)
     assert other.texts_B != first.texts_B
     assert torch.equal(other.rewards_B, first.rewards_B)
+
+
+def test_a_verifier_errs_at_its_rates_and_the_metrics_keep_the_truth() -> None:
+    right_B = torch.tensor([1.0, 0.0, torch.nan] * 4000)
+    verdict_B = noisy_verdicts(right_B, VerifierSettings(false_right=0.1, false_wrong=0.3), 3, 7)
+    assert verdict_B[right_B == 1].mean().item() == pytest.approx(0.7, abs=0.02)
+    assert verdict_B[right_B == 0].mean().item() == pytest.approx(0.1, abs=0.02)
+    assert torch.equal(verdict_B.isnan(), right_B.isnan())
+
+    def next_with(**verifier: float) -> Rollout:
+        errs = VerifierSettings(**verifier) if verifier else None
+        reward = RewardSettings(function=None, weights={"correct": 0.5, "format": 1.0}, verifier=errs)
+        return next_batch(taught_parts(reward=reward))
+
+    truth, accepts_all = next_with(), next_with(false_right=1.0, false_wrong=0.0)
+    assert torch.equal(accepts_all.rewards_B, 0.5 + accepts_all.parts["format"])
+    assert torch.equal(accepts_all.parts["correct"], truth.parts["correct"])
+    never_errs = next_with(false_right=0.0, false_wrong=0.0)
+    assert torch.equal(never_errs.batch.advantages_B, truth.batch.advantages_B)
+    with pytest.raises(ValueError, match=r"reward.verifier judges the part `correct`, which reward.weights must name"):
+        RewardSettings(function=None, weights={"format": 1.0}, verifier=VerifierSettings(false_right=0, false_wrong=0))
 
 
 def sampled_kl(batch: TrainingBatch) -> torch.Tensor:

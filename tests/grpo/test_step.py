@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,6 +98,20 @@ def test_grad_norm_is_the_one_before_clipping() -> None:
     step = parts.learner.update(parts.state, batch, tokens)
     assert gradient_of(parts.state.policy).norm().item() == pytest.approx(1e-3, rel=1e-3)
     assert step.grad_norm > 0.1
+
+
+def test_consecutive_gradients_are_compared_by_their_cosine() -> None:
+    parts, batch, tokens = ready(**SMOOTH, diagnostics={"gradient_cosine": True})
+    found, gradients = [], []
+    for _ in range(3):
+        update = parts.learner.update(parts.state, batch, tokens)
+        found.append(parts.learner.metrics(update).get("grad_cosine"))
+        gradients.append(gradient_of(parts.state.policy).double())
+        batch = update.batch
+    expected = [torch.nn.functional.cosine_similarity(*pair, dim=0).item() for pair in itertools.pairwise(gradients)]
+    assert found[0] is None
+    assert found[1:] == pytest.approx(expected, abs=1e-6)
+    assert -1 < min(expected) < max(expected) < 1
 
 
 def test_the_kl_term_has_no_gradient_at_the_warm_start() -> None:

@@ -8,8 +8,8 @@ import pytest
 from report_results import series_of, texts_of, with_curves, write_study
 
 from grpolab.report.figures import draw
-from grpolab.report.figures.rates import best_rule, workable_band
 from grpolab.report.load import load
+from grpolab.report.rates import best_rule, tables, workable_band
 
 RATES = {"1e-4": 1e-4, "2e-4": 2e-4, "4e-4": 4e-4, "8e-4": 8e-4}
 START = 0.2
@@ -80,9 +80,23 @@ def test_missing_runs_have_no_band_and_lost_ones_a_cross(planned):
     assert series_of(nothing[1], metric="band", arm="wide")["lack"] == "runs are missing"
 
 
+def test_the_table_names_each_arms_best_rate_of_those_that_are_whole_and_where_the_grid_ends(planned):
+    def accuracy(cell):  # the best rate of `narrow` lacks a seed
+        lacks = (cell.arm, cell.facet, cell.seed) == ("narrow", "4e-4/addition", 0)
+        return None if lacks else ending_at(gain(cell) + (0.3 if (cell.arm, cell.facet[0]) == ("flat", "8") else 0))
+
+    (table,) = tables(with_curves(planned, accuracy))
+    row = table.numbers.set_index("arm").to_dict("index")
+    assert {arm: of["rate"] for arm, of in row.items()} == {"wide": 2e-4, "narrow": 2e-4, "flat": 8e-4}
+    assert (row["narrow"]["whole"], row["narrow"]["rates"], row["narrow"]["score"]) == (3, 4, pytest.approx(0.25))
+    assert (row["wide"]["lower_minus"], row["wide"]["higher_minus"]) == (pytest.approx(-0.08), pytest.approx(-0.02))
+    assert table.shown.set_index("arm").at["flat", "next higher rate"] == "none: the grid ends"
+
+
 def test_a_study_without_a_factor_of_rates_has_no_band(planned):
     cells = planned.cells.assign(**{"setting/learning_rate": 1e-4})
     study = with_curves(dataclasses.replace(planned, cells=cells), lambda cell: ending_at(0.1))
+    assert tables(study) == []
     assert draw(study, "F35")[1].caption == "Not drawn: needs a factor that moves nothing but learning_rate."
 
 

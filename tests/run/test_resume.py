@@ -88,10 +88,13 @@ def test_a_stopped_run_goes_on(
 CARRIED: dict[str, dict[str, Any]] = {
     "stale batches": {"staleness": 2, "old_log_probs": "sampler"},
     "stale batches with greedy baselines": {"staleness": 1, "advantage_estimator": "given", "beta": 0.1},
+    "a sampler with older weights": {"sampler_refresh": 3, "old_log_probs": "sampler"},
+    "a rounded and noisy sampler": {"sampler_dtype": "int8", "sampler_noise": 0.2, "sampler_refresh": 2},
     "an adaptive entropy bonus": {
         "entropy_coef": 0.1,
         "adaptive_entropy": {"target": 2.0, "step": 0.05, "least": 0.0, "most": 1.0},
     },
+    "the last gradient": {"diagnostics": {"gradient_cosine": True}},
 }
 
 

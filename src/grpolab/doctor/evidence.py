@@ -130,6 +130,11 @@ class Evidence:
         """Return a setting that is a number; one that is empty is 0."""
         return float(self.settings.get(key, default) or 0)
 
+    @property
+    def samples_from_another(self) -> bool:
+        """True if the settings make the sampler another policy: older batches, older weights, or noise."""
+        return any(self.setting(key) for key in ("staleness", "sampler_refresh", "sampler_noise"))
+
     def values(self, metric: str) -> Floats:
         """Return a metric over the run, in order; empty if it is not logged."""
         is_rollout = metric in LOG_ONLY or METRICS[metric].kind == "rollout"

@@ -27,7 +27,7 @@ COMPLETION = ["rollout_step", "prompt_index", "sample"]
 def ratio_is_off(run: Evidence) -> bool:
     """Return True if nearly all first updates of on-policy batches have ratios that rounding does not explain."""
     off = run.first_deviations
-    return len(off) > 0 and not run.settings.get("staleness", 0) and bool(np.mean(off > ROUNDING) >= MOST)
+    return len(off) > 0 and not run.samples_from_another and bool(np.mean(off > ROUNDING) >= MOST)
 
 
 def _direction(run: Evidence) -> float:

@@ -25,7 +25,7 @@ TEETH = 4  # falls at equal distances; by chance four seldom are
 
 def _means(run: Evidence, rows: int) -> Iterator[tuple[str, float, Floats]]:
     """Yield each gap that is a mean over tokens and has so many rows; a largest one is a single token's."""
-    if not run.settings.get("staleness", 0):
+    if not run.samples_from_another:
         for metric, least in GAPS.items():
             if metric != "gap/sampler_trainer" and len(gaps := run.values(metric)) >= rows:
                 yield metric, least, gaps
@@ -85,7 +85,7 @@ def late_weight_sync(run: Evidence) -> Finding | None:
 @rule
 def growing_sampler_gap(run: Evidence) -> Finding | None:
     """The gap between the log-probs of sampler and trainer grows to several times its first value."""
-    if run.settings.get("staleness", 0) or sampler_gap_jump(run):
+    if run.samples_from_another or sampler_gap_jump(run):
         return None
     for metric, least in GAPS.items():
         start, end = run.ends(metric)

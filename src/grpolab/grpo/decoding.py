@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from grpolab import seeds
 from grpolab.grpo.batch import Completions, Prompts
 from grpolab.grpo.model import Policy, decode_hidden, prefill
 from grpolab.grpo.processes import Processes
+from grpolab.grpo.sampler import EngineNoise
 
 # A factor just below 1: a uniform number times the total stays below the total, however it is rounded.
 BELOW_ONE = 1 - 2.0**-52
@@ -49,11 +51,16 @@ def most_likely(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
 
 
 def sample(
-    policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose = inverse_cdf
+    policy: Policy,
+    prompts: Prompts,
+    group: int,
+    uniforms_BT: Tensor,
+    choose: Choose = inverse_cdf,
+    engine: EngineNoise | None = None,
 ) -> Completions:
     """Sample `group` completions of every prompt, of at most T tokens; rows of one prompt stand together."""
     with torch.inference_mode():
-        tokens, log_probs = _decode(policy, prompts, group, uniforms_BT.to(policy.device), choose)
+        tokens, log_probs = _decode(policy, prompts, group, uniforms_BT.to(policy.device), choose, engine)
     # Joined outside of inference mode, so that an update may keep the tensors for its backward pass.
     tokens_BT = torch.stack(tokens, 1)
     ends_BT = tokens_BT == policy.end
@@ -64,7 +71,7 @@ def sample(
 
 
 def _decode(
-    policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose
+    policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose, engine: EngineNoise | None
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return, for each position, the tokens (B,) and their log-probs (B, 1).
 
@@ -82,6 +89,8 @@ def _decode(
         log_probs_BV = policy.log_softmax(logits_NV)
         if t == 0 or not policy.on_gpu:
             log_probs_BV = log_probs_BV[row_of_B]
+        if engine is not None:
+            log_probs_BV = engine.disturb(t, log_probs_BV)
         token_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad_id)
         tokens.append(token_B)
         log_probs.append(log_probs_BV.gather(1, token_B[:, None]))
@@ -117,13 +126,15 @@ def sample_dealt(
     group: int,
     uniforms_BT: Tensor,
     choose: Choose = inverse_cdf,
+    engine: EngineNoise | None = None,
 ) -> Completions:
     """Sample as `sample` does, with all processes: each samples a share of the prompts, with those prompts' noise."""
     if processes.size == 1:
-        return sample(policy, prompts, group, uniforms_BT, choose)
+        return sample(policy, prompts, group, uniforms_BT, choose, engine)
     share_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
     uniforms_NT = uniforms_BT.unflatten(0, (-1, group))[share_P].flatten(0, 1)
-    sampled = sample(policy, prompts.select(share_P), group, uniforms_NT, choose)
+    engine = engine and replace(engine, prompts_P=engine.prompts_P[share_P.numpy()])
+    sampled = sample(policy, prompts.select(share_P), group, uniforms_NT, choose, engine)
     tensors = sampled.tokens_BT, sampled.mask_BT, sampled.log_probs_BT
     pieces_P = processes.gather(list(zip(*(tensor.split(group) for tensor in tensors), strict=True)))
     width = max(tokens_GT.shape[1] for tokens_GT, _, _ in pieces_P)

@@ -18,6 +18,7 @@ from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import LossInputs, SurrogateParts
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.settings.run import DiagnosticsSettings
+from grpolab.settings.task import VERDICT
 
 Floats = NDArray[np.float64]
 
@@ -221,7 +222,7 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     lengths_B = rollout.batch.mask_BT.sum(1).double().cpu()
     scorable_N = rollout.rewards_B[~rollout.rewards_B.isnan()]
     metrics = {"reward/mean": scorable_N.mean().item(), "reward/std": scorable_N.std().item()}
-    for name in ("correct", "format"):
+    for name in ("correct", "format", VERDICT):
         if name in rollout.parts:
             metrics[f"reward/{name}"] = rollout.parts[name].nanmean().item()
     right_PG, equal_P = right_B.view(-1, group), equal_rewards(rollout.rewards_B.view(-1, group))

@@ -10,7 +10,7 @@ import numpy as np
 from grpolab import seeds
 from grpolab.errors import RequestError
 from grpolab.registry import LOAD_OBJECT, resolve
-from grpolab.settings.task import RewardSettings
+from grpolab.settings.task import RewardSettings, VerifierSettings
 from grpolab.tasks.base import Example, Task
 
 if TYPE_CHECKING:
@@ -58,3 +58,16 @@ def random_rewards(seed: int, step: int, count: int) -> Tensor:
     import torch
 
     return torch.from_numpy((seeds.uniforms(seed, "random reward", step, np.arange(count)) < 0.5).astype(np.float32))
+
+
+def noisy_verdicts(right_B: Tensor, verifier: VerifierSettings, seed: int, step: int) -> Tensor:
+    """Return the part `correct` of each completion, (B,), as a verifier that errs by chance reports it; NaN stays.
+
+    A right answer (above .5) is one minus itself with probability `false_wrong`, a wrong one with `false_right`. In the
+    mean over completions a reward of 0 or 1 then keeps 1 - false_right - false_wrong of each difference.
+    """
+    import torch
+
+    noise_B = torch.from_numpy(seeds.uniforms(seed, "verifier", step, np.arange(len(right_B))))
+    errs_B = noise_B < torch.where(right_B > 0.5, verifier.false_wrong, verifier.false_right)
+    return torch.where(errs_B, 1 - right_B, right_B)

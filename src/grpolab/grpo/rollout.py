@@ -17,8 +17,10 @@ from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
-from grpolab.grpo.rewards import RANDOM, Score, check_parts, random_rewards, reward_parts
+from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
+from grpolab.grpo.sampler import EngineNoise
 from grpolab.settings.resolved import Resolved
+from grpolab.settings.task import VERDICT
 from grpolab.tasks.base import Example
 
 
@@ -48,9 +50,14 @@ class Collector:
         settings = self.settings
         size = settings.prompts_per_step, settings.num_generations, settings.max_completion_length
         noise_BT = sampling_noise(settings.seed, "rollout", step, *size)
-        sampler = replace(policy, dtype=getattr(torch, settings.sampler_dtype)) if settings.sampler_dtype else policy
-        prompts = self._prompt_tensors(policy, step)
-        completions = sample_dealt(self.processes, sampler, prompts, settings.num_generations, noise_BT)
+        dtype = settings.sampler_dtype if settings.sampler_dtype != "int8" else None  # its weights are rounded already
+        sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
+        prompts, group, engine = (
+            self._prompt_tensors(policy, step),
+            settings.num_generations,
+            EngineNoise.of(settings, step),
+        )
+        completions = sample_dealt(self.processes, sampler, prompts, group, noise_BT, engine=engine)
         baseline_B = self._greedy_rewards(sampler, step, prompts) if settings.advantage_estimator == "given" else None
         return self.scored(policy, step, prompts, completions, baseline_B=baseline_B)
 
@@ -68,7 +75,7 @@ class Collector:
         texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
         examples_B = [example for example in self.prompts(step) for _ in range(group)]
         parts = self._reward_parts(step, examples_B, texts_B) if parts is None else parts
-        rewards_B = total_reward(parts, settings.reward.weights)
+        rewards_B = total_reward(parts, settings.reward.weights_used)
         batch = TrainingBatch.of(prompts, prompt_rows(prompts, group), completions)
         batch = replace(batch, rewards_B=rewards_B.to(policy.device))
         if settings.beta and self.reference is not None:
@@ -89,8 +96,10 @@ class Collector:
         return prompt_tensors(policy.tokenizer, texts, self.chat, policy.device)
 
     def _reward_parts(self, step: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
-        """Return each reward part, (B,), by name; the random part only if it has a weight."""
+        """Return each reward part, (B,), by name; those that are drawn by chance only if the reward has them."""
         parts = self.processes.from_first(lambda: reward_parts(self.score, examples_B, texts_B))
+        if verifier := self.settings.reward.verifier:
+            parts[VERDICT] = noisy_verdicts(parts["correct"], verifier, self.settings.seed, step)
         if RANDOM in self.settings.reward.weights:
             parts[RANDOM] = random_rewards(self.settings.seed, step, len(texts_B))
         return parts
@@ -101,14 +110,14 @@ class Collector:
         blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
         greedy = sample_dealt(self.processes, sampler, prompts, 1, blank_PT, most_likely)
         parts = self._reward_parts(step, examples_P, decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT))
-        return total_reward(parts, settings.reward.weights).repeat_interleave(settings.num_generations)
+        return total_reward(parts, settings.reward.weights_used).repeat_interleave(settings.num_generations)
 
     def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], baseline_B: Tensor | None) -> Tensor:
         """Return each completion's advantage, (B,); 0 if it has no reward."""
         settings, group_B = self.settings, batch.prompt_of_B.cpu()
         rewards_B = batch.rewards_B.cpu()
         if settings.scale_reward_parts:
-            rewards_B = normalized_sum(parts, settings.reward.weights, group_B, settings.scale_epsilon)
+            rewards_B = normalized_sum(parts, settings.reward.weights_used, group_B, settings.scale_epsilon)
         kl_B, known_B = self._sampled_kl(batch), ~rewards_B.isnan()
         if settings.kl_placement == "reward":
             rewards_B = rewards_B - kl_B

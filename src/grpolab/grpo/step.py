@@ -31,6 +31,7 @@ from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.grpo.model import Policy, apply_to_tokens, old_log_probs, prefix_places, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rollout import Collector
+from grpolab.grpo.sampler import refresh_sampler
 from grpolab.registry import SURROGATES
 from grpolab.settings.objective import AdaptiveEntropySettings, Objective
 from grpolab.settings.resolved import Resolved
@@ -73,6 +74,8 @@ class LearnerState:
     optimizer_step: int = 0
     stale_batches: list[Rollout] = field(default_factory=list)  # queue: sampled and not yet learnt from
     entropy: EntropyControl | None = None  # only where the entropy bonus adapts
+    gradient: Tensor | None = None  # of the last optimiser step, flat; only where consecutive ones are compared
+    sampler: Policy | None = None  # with weights of its own; None: the policy samples
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Update(UpdateTensors):
     batch: TrainingBatch  # the minibatch with its old log-probs
     objective: Objective  # with the entropy weight of this step
     whole_loss: Loss | None  # None if the minibatch was cut into micro-batches
+    grad_cosine: float | None = None  # with the gradient of the optimiser step before, if it is asked for
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,9 @@ class Learner:
 
     def collect(self, state: LearnerState) -> Rollout:
         """Return the next rollout step's batch: prompts -> completions -> rewards -> advantages."""
-        return self.collector.next(state.policy, state.rollout_step, state.stale_batches)
+        if state.sampler is not None and state.rollout_step % (self.settings.sampler_refresh or 1) == 0:
+            refresh_sampler(state.sampler, state.policy, self.settings)
+        return self.collector.next(state.sampler or state.policy, state.rollout_step, state.stale_batches)
 
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
         """Cut the batch into `num_minibatches` pieces; every iteration learns from each of them.
@@ -152,13 +158,14 @@ class Learner:
         total, grad_norm = torch.stack([total.double(), norm.double()]).tolist()
         if not (math.isfinite(total) and math.isfinite(grad_norm)):
             raise Diverged(f"loss {total}, gradient norm {grad_norm}")
+        cosine = compare_gradients(state) if settings.diagnostics.gradient_cosine else None
         optimizer.step()
         state.optimizer_step += 1
 
         log_probs_BT, entropy_BT = concatenate(log_probs), concatenate(entropies)
         batch = minibatch.with_old(log_probs_BT, entropy_BT)
         inputs = loss_inputs(batch, log_probs_BT, entropy_BT, replace(totals, micro_batches=1), noise_BT)
-        update = finish_update(total, grad_norm, batch, objective, inputs, losses)
+        update = replace(finish_update(total, grad_norm, batch, objective, inputs, losses), grad_cosine=cosine)
         if state.entropy and settings.adaptive_entropy:
             state.entropy = state.entropy.after(update.tokens(entropy_BT).mean().item(), settings.adaptive_entropy)
         return update
@@ -192,7 +199,8 @@ class Learner:
 
     def metrics(self, update: Update) -> dict[str, float]:
         """Return every metric of kind `update` that an optimiser step has, the framework's own included."""
-        return update_metrics(update, self.settings.diagnostics) | self.framework_metrics(update)
+        cosine = {} if update.grad_cosine is None else {"grad_cosine": update.grad_cosine}
+        return update_metrics(update, self.settings.diagnostics) | cosine | self.framework_metrics(update)
 
     def check(self, update: Update) -> float:
         """Check a fresh batch's first update: ratio 1, sampler and trainer agree. Return the largest |log ratio|.
@@ -207,8 +215,7 @@ class Learner:
         if exact and deviation != 0 and settings.old_log_probs == "trainer":
             raise AssertionError(f"the ratio differs from 1 before the first update: |log ratio| = {deviation}")
         mean, worst = gap_N.mean().item(), gap_N.max().item()
-        same_policy = settings.staleness == 0 and settings.sampler_dtype in (None, settings.dtype)
-        if exact and same_policy and not (mean <= MEAN_GAP and worst <= WORST_GAP):
+        if exact and not settings.other_sampler and not (mean <= MEAN_GAP and worst <= WORST_GAP):
             raise AssertionError(f"sampler and trainer log-probs differ by {mean} on average, {worst} at most")
         return deviation
 
@@ -226,6 +233,19 @@ class Learner:
         for kl, counted in self.processes.gather(computed):
             total, tokens = total + kl, tokens + counted
         return total / max(tokens, 1)
+
+
+def compare_gradients(state: LearnerState) -> float | None:
+    """Return the cosine of the weights' gradient and the last optimiser step's, and keep the gradient for the next.
+
+    None in the first step, and if one of the two is zero.
+    """
+    weights, last = state.policy.weights().values(), state.gradient
+    gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+    state.gradient = torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
+    if last is None or not (lengths := (last.norm() * state.gradient.norm()).item()):
+        return None
+    return (last @ state.gradient).item() / lengths
 
 
 def exact_kl_at(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor, reference_NV: Tensor) -> tuple[Tensor]:

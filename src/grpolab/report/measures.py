@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from numbers import Real
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -196,6 +198,40 @@ def by_setting(study: StudyRuns, values: pd.Series, facet: str, setting: str) ->
         return pd.DataFrame()
     columns = {level: at(values, facet, arm) for level, arm in zip(cells[setting], cells["arm"], strict=True)}
     return pd.DataFrame(columns).dropna(axis=1, how="all")
+
+
+def numeric_axes(study: StudyRuns) -> dict[str, str]:
+    """Return {factor: setting} for the factors whose levels differ only in numbers, all of them different.
+
+    Each arm may have other numbers. If a factor changes several settings together (epsilon and epsilon_high), the first
+    one represents them.
+    """
+    one_seed = study.cells[study.cells["seed"] == study.cells["seed"].min()]
+    settings = [column for column in one_seed if column.startswith("setting/")]
+    axes = {}
+    for factor in study.plan["factors"]:
+        groups = list(split(one_seed, [factor]).values())
+        moved = [c for c in settings if any(frame[c].astype(str).nunique() > 1 for frame in groups)]
+        numeric = all(isinstance(value, Real) for column in moved for value in one_seed[column])
+        distinct = [c for c in moved if numeric and all(frame[c].nunique() == len(frame) for frame in groups)]
+        if distinct:
+            axes[factor] = distinct[0]
+    return axes
+
+
+def split(
+    cells: pd.DataFrame, without: Collection[str], join: str = " · ", units: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, pd.DataFrame]:
+    """Return rows of `cells` by the joined levels, with their units, of all factors but those in `without`."""
+    factors = [name[7:] for name in cells if name.startswith("factor/") and name[7:] not in without]
+    if not factors:
+        return {"": cells}
+
+    def title(levels: tuple[str, ...]) -> str:
+        return join.join(f"{level} {units.get(name, '')}".rstrip() for name, level in zip(factors, levels, strict=True))
+
+    groups = cells.groupby([f"factor/{name}" for name in factors], sort=False)
+    return {title(levels): frame for levels, frame in groups}
 
 
 def completions_learnt(study: StudyRuns, evaluations: pd.DataFrame) -> pd.Series:

@@ -20,7 +20,7 @@ import pandas as pd
 
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
-from grpolab.report import brief, figures, how_many_seeds, html, provenance, screen, tables
+from grpolab.report import brief, figures, how_many_seeds, html, provenance, rates, screen, tables
 from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, decide_elsewhere, note_on_labels
 from grpolab.report.html import Picture
 from grpolab.report.load import StudyRuns, load
@@ -161,7 +161,8 @@ def _make(
     pictures, parts = _draw_figures(studies, output, progress, shown), list[StudyPage]()
     for study in studies:
         place = _place(study, studies)
-        written = [*tables.tables(study), *how_many_seeds.tables(study)] if len(study.cells) else []
+        makers = (tables, how_many_seeds, rates) if len(study.cells) else ()
+        written = [table for maker in makers for table in maker.tables(study)]
         for table in written:
             table.write(output / "tables" / place)
         # Loaded by name: it draws with libraries of its own.

@@ -15,6 +15,7 @@ from grpolab.grpo.loss import CORE, LossRecipe
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
+from grpolab.grpo.sampler import own_sampler
 from grpolab.grpo.step import EntropyControl, Learner, LearnerState, make_optimizer
 from grpolab.registry import FAULTS, FRAMEWORKS, LOGGED_METRICS, resolve
 from grpolab.run.warm_start import TRAINING_ITEMS
@@ -60,7 +61,8 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
     for split, examples in (("train", train), ("evaluation", held_out)):
         dataset |= {f"{split}_sha256": content_hash(examples), f"{split}_items": len(examples)}
     entropy = EntropyControl(settings.entropy_coef or 0.0) if settings.adaptive_entropy else None
-    state = LearnerState(policy, make_optimizer(policy, settings), entropy=entropy)
+    sampler = own_sampler(policy, settings)
+    state = LearnerState(policy, make_optimizer(policy, settings), entropy=entropy, sampler=sampler)
     if settings.fault:
         learner = resolve(FAULTS[settings.fault]).plant(learner, state)
     return RunParts(settings, learner, evaluator, state, dataset)

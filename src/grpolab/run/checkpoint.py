@@ -40,6 +40,8 @@ def save_state(folder: Path, state: LearnerState, **position: Any) -> None:
     """Write state and `position` as the latest generation; if that fails, the earlier ones stay."""
     steps = {"rollout_step": state.rollout_step, "optimizer_step": state.optimizer_step}
     tensors = {"weights": state.policy.weights(), "optimizer": state.optimizer.state_dict()}
+    if state.sampler is not None:
+        tensors["sampler"] = state.sampler.weights()
     buffer = io.BytesIO()
     torch.save({**tensors, **steps, "position": position}, buffer)
     payload = buffer.getvalue()
@@ -73,6 +75,8 @@ def restore_state(
             problems.append(f"{folder.name}/{path.name} cannot be used: {problem}")
             continue
         state.policy.load_weights(saved["weights"])
+        if state.sampler is not None:
+            state.sampler.load_weights(saved["sampler"])
         state.optimizer.load_state_dict(saved["optimizer"])
         state.rollout_step, state.optimizer_step = saved["rollout_step"], saved["optimizer_step"]
         return saved["position"], problems

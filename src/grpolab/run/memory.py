@@ -17,7 +17,7 @@ FLOAT32 = 4  # bytes; weights, gradients and AdamW's moments are float32 at any 
 CHUNK = 2**24  # logits that exist at once (`grpo.model.MOST_LOGITS`)
 SAMPLED = 16  # bytes of a sampled token, at least: its id and two log-probs
 LOGITS = 3  # tensors of this size: logits, their log-softmax and its gradient
-FIXED = ("weights", "gradients", "optimiser", "reference")  # parts that do not depend on the micro-batch
+FIXED = ("weights", "gradients", "optimiser", "reference", "sampler")  # parts that do not depend on the micro-batch
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str
     """Return the bytes of each part of a run whose micro-batches have `sequences` full completions, without prompts."""
     weights, tokens = FLOAT32 * sizes.parameters, sequences * settings.max_completion_length
     dtypes = settings.dtype, settings.sampler_dtype or settings.dtype
-    number, sampled = (2 if dtype == "bfloat16" else FLOAT32 for dtype in dtypes)
+    number, sampled = (2 if dtype in ("bfloat16", "float16") else FLOAT32 for dtype in dtypes)
+    own_weights = settings.sampler_dtype == "int8" or settings.sampler_refresh is not None
     # A layer keeps of each token: its norms, projections, rotations and attention, and the gated MLP.
     layer = 14 * sizes.hidden + 4 * sizes.intermediate
     kept = sizes.layers * (sizes.hidden if settings.gradient_checkpointing else layer)
@@ -67,6 +68,7 @@ def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str
         "gradients": weights,
         "optimiser": 2 * weights,
         "reference": weights if reference else 0,
+        "sampler": weights if own_weights else 0,
         "activations": number * tokens * (kept + layer * bool(settings.gradient_checkpointing)),
         "logits": LOGITS * FLOAT32 * min(tokens * sizes.vocabulary, CHUNK),
         "cache": sampled * settings.batch_size * settings.max_completion_length * sizes.layers * 2 * sizes.keys,

@@ -255,6 +255,7 @@ def save_checkpoint(parts: RunParts, ending: Ending, recorder: Recorder) -> None
         seconds=recorder.seconds,
         waiting=parts.learner.collector.state_dict(state.stale_batches),
         **({"entropy": astuple(state.entropy)} if state.entropy else {}),
+        **({"gradient": state.gradient} if state.gradient is not None else {}),
     )
 
 
@@ -263,6 +264,7 @@ def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
     state, collector = parts.state, parts.learner.collector
     saved, problems = checkpoint.restore_state(folder / "checkpoint", state, partial(journal_misfit, folder))
     state.stale_batches = collector.load_state_dict(state.policy, state.rollout_step, saved.get("waiting", []))
+    state.gradient = saved.get("gradient")
     if "entropy" in saved:
         state.entropy = EntropyControl(*saved["entropy"])
     ending = Ending(parts.settings, **saved.get("ending", {}))

@@ -103,6 +103,7 @@ def resolve_run(composed: RunSettings) -> Resolved:
         "max_completions": None,
         "max_optimizer_steps": None,
         "micro_batch_size": composed.forward_size,
+        "sampler_refresh": None if composed.sampler_refresh == 1 else composed.sampler_refresh,
         "data_parallel": None if composed.data_parallel == 1 else composed.data_parallel,
         "warm_start": warm_start.model_copy(update={"seed": seed}),
         "model": composed.model.pinned(),

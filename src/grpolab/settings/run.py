@@ -40,6 +40,7 @@ class DiagnosticsSettings(Settings):
     histogram_every: Natural = setting("Rollout steps between two histograms of ratios; 0: never.")
     samples_every: Natural = setting("Rollout steps between two tables of completions; 0: never.")
     step_norm: bool = setting("How far the weights moved in each rollout step.")
+    gradient_cosine: Switch = setting("Cosine of each optimiser step's gradient with the one before.")
     kl_ref_every: Natural = setting("Rollout steps between two exact KLs to the warm start; 0: never.")
 
 
@@ -118,7 +119,16 @@ class RunSettings(ObjectiveSettings):
     max_completion_length: Count = setting("Most tokens of a completion, end token included.")
     temperature: Positive = setting("Sampling temperature; the log-probabilities use it too.")
     staleness: Natural = setting("Rollout steps between sampling a batch and learning from it; 0: on-policy.")
-    sampler_dtype: Literal["float32", "bfloat16"] | None = setting("Precision of the sampler; empty: that of training.")
+    sampler_dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = setting(
+        "Precision of the sampler; int8: weights of its linear layers, its head aside, rounded for each output channel."
+        " Empty: that of training."
+    )
+    sampler_noise: Positive | None = setting(
+        "Standard deviation, in nat, of Gaussian noise on the sampler's logits: an inference engine's; empty: none."
+    )
+    sampler_refresh: Count | None = setting(
+        "Rollout steps between two refreshes of the sampler's weights; empty: it has the trainer's at each step."
+    )
 
     num_iterations: Count = setting("Passes over a rollout batch (mu).")
     num_minibatches: Count = setting("Optimiser steps in a pass.")
@@ -249,8 +259,13 @@ class RunSettings(ObjectiveSettings):
     @property
     def ratio_is_one(self) -> bool:
         """Return True if every ratio is exactly 1: one update per batch, with old log-probs of the same weights."""
-        other_sampler = self.staleness > 0 or self.sampler_dtype not in (None, self.dtype)
-        return self.updates_per_batch == 1 and not (self.old_log_probs == "sampler" and other_sampler)
+        return self.updates_per_batch == 1 and not (self.old_log_probs == "sampler" and self.other_sampler)
+
+    @property
+    def other_sampler(self) -> bool:
+        """Return True if batches are not from the policy that learns from them: older, rounded, or disturbed."""
+        is_old = self.staleness > 0 or (self.sampler_refresh or 1) > 1
+        return is_old or self.sampler_dtype not in (None, self.dtype) or self.sampler_noise is not None
 
     @property
     def clip_can_bind(self) -> bool:

@@ -15,6 +15,7 @@ from grpolab.identity import COMMIT
 from grpolab.settings import Count, Natural, Positive, Seed, Settings, Share, setting
 
 LONGEST = 4096  # positions of a model from scratch
+VERDICT = "verdict"  # the reward part of a verifier that errs
 
 
 class AdditionTask(Settings):
@@ -114,6 +115,13 @@ def task_title(task: TaskSettings) -> str:
     return Path(task.path).name if isinstance(task, CustomTask) else task.name
 
 
+class VerifierSettings(Settings):
+    """A verifier that errs by chance, independently for each completion; the evaluation has the true answers."""
+
+    false_right: Share = setting("Probability that it accepts a wrong answer.")
+    false_wrong: Share = setting("Probability that it rejects a right answer.")
+
+
 class RewardSettings(Settings):
     """The reward is the weighted sum of named parts."""
 
@@ -123,6 +131,20 @@ class RewardSettings(Settings):
     weights: dict[str, FiniteFloat] = setting(
         "Weight of each part; one that is not named weighs 0. `random` is 0 or 1 by chance.", min_length=1
     )
+    verifier: VerifierSettings | None = setting("Its verdict stands in the place of `correct`; empty: it never errs.")
+
+    @property
+    def weights_used(self) -> dict[str, float]:
+        """Return the weights with the verdict of the verifier in the place of `correct`."""
+        if self.verifier is None:
+            return self.weights
+        return {VERDICT if name == "correct" else name: weight for name, weight in self.weights.items()}
+
+    @model_validator(mode="after")
+    def _something_to_judge(self) -> RewardSettings:
+        if self.verifier and "correct" not in self.weights:
+            raise ValueError("reward.verifier judges the part `correct`, which reward.weights must name")
+        return self
 
 
 class TinyModel(Settings):

@@ -5,9 +5,7 @@ Dimension letters: X values of a setting, S seeds, P places of a map with rows Y
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from numbers import Real
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,47 +20,13 @@ from grpolab.report import measures
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import BLACK, MEAN, MEAN_DOTS, Drawing, NotDrawnError, Sheet, pivot_seeds
 from grpolab.report.load import StudyRuns
-from grpolab.report.measures import SCALES
+from grpolab.report.measures import SCALES, numeric_axes, split
 from grpolab.report.statistics.intervals import geometric_band, share_band, t_band
 from grpolab.report.style import NOTE_COLOUR, QUIET, Series
 from grpolab.report.text import number
 
 DECADES = 100.0  # values that are this far apart get a log scale
 NEEDS_SCALE = "needs a factor {} whose levels are numbers (0.13M, 48)"
-
-
-def numeric_axes(study: StudyRuns) -> dict[str, str]:
-    """Return {factor: setting} for the factors whose levels differ only in numbers, all of them different.
-
-    Each arm may have other numbers. If a factor changes several settings together (epsilon and epsilon_high), the first
-    one represents them.
-    """
-    one_seed = study.cells[study.cells["seed"] == study.cells["seed"].min()]
-    settings = [column for column in one_seed if column.startswith("setting/")]
-    axes = {}
-    for factor in study.plan["factors"]:
-        groups = list(split(one_seed, [factor]).values())
-        moved = [c for c in settings if any(frame[c].astype(str).nunique() > 1 for frame in groups)]
-        numeric = all(isinstance(value, Real) for column in moved for value in one_seed[column])
-        distinct = [c for c in moved if numeric and all(frame[c].nunique() == len(frame) for frame in groups)]
-        if distinct:
-            axes[factor] = distinct[0]
-    return axes
-
-
-def split(
-    cells: pd.DataFrame, without: Collection[str], join: str = " · ", units: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, pd.DataFrame]:
-    """Return rows of `cells` by the joined levels, with their units, of all factors but those in `without`."""
-    factors = [name[7:] for name in cells if name.startswith("factor/") and name[7:] not in without]
-    if not factors:
-        return {"": cells}
-
-    def title(levels: tuple[str, ...]) -> str:
-        return join.join(f"{level} {units.get(name, '')}".rstrip() for name, level in zip(factors, levels, strict=True))
-
-    groups = cells.groupby([f"factor/{name}" for name in factors], sort=False)
-    return {title(levels): frame for levels, frame in groups}
 
 
 def _write_value(value: float) -> str:
