@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny import teach, tiny_parts, tiny_settings
+from tiny import teach, tiny_parts, tiny_policy, tiny_settings
 
 from grpolab.errors import RequestError
 from grpolab.grpo.advantages import Scored, advantages
@@ -32,18 +31,18 @@ EXAMPLES = [Example("1+2=", "3"), Example("4+4=", "8")]
 def test_prompts_of_an_epoch_are_all_different_and_the_next_epoch_is_shuffled_anew() -> None:
     collector = tiny_parts(prompts_per_step=7).learner.collector
     count = len(collector.examples)
-    stream = list(itertools.chain.from_iterable(collector.prompts(step) for step in range(2 * count // 7 + 1)))
+    stream = collector.prompts(range(2 * count))
     first, second = stream[:count], stream[count : 2 * count]
     assert set(first) == set(second) == set(collector.examples)
     assert first != second
-    assert collector.prompts(3) == stream[21:28]
+    assert collector.rollout(tiny_policy(), 3).examples_B[::4] == stream[21:28]
 
 
 def test_a_rollout_is_scored_row_by_row() -> None:
     parts = tiny_parts()
     collector, policy = parts.learner.collector, parts.state.policy
     rollout = collector.rollout(policy, 0)
-    assert rollout.examples_B == [example for example in collector.prompts(0) for _ in range(4)]
+    assert rollout.examples_B == [example for example in collector.prompts(range(4)) for _ in range(4)]
     answered = zip(rollout.examples_B, rollout.texts_B, strict=True)
     assert rollout.rewards_B.tolist() == [sum(collector.score(*answer).values()) for answer in answered]
     alone = advantages(Scored(rollout.rewards_B, rollout.batch.prompt_of_B))
@@ -144,7 +143,7 @@ def same(one: Rollout, other: Rollout) -> bool:
 
 
 def next_batch(parts: RunParts, step: int = 0) -> Rollout:
-    return parts.learner.collector.next(parts.state.policy, step, parts.state.stale_batches)
+    return parts.learner.collector.next(parts.state.policy, step, parts.state.stale_batches, parts.state.stream)
 
 
 def learn(parts: RunParts, rollout: Rollout, step: int = 0) -> Update:

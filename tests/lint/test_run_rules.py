@@ -13,6 +13,8 @@ from grpolab.lint.rules import RUN_RULES, check_run
 ONE, SEQUENCE, LONG = "num_iterations=1", "importance_sampling_level=sequence", "max_completion_length=400"
 JSONL = "task=jsonl task.train_file=train.jsonl task.evaluation_file=test.jsonl"
 WARM, TRL_CISPO = "warm_start.max_steps=1500 warm_start.learning_rate=3e-3", "dialect=trl/cispo"
+FILTER = "+filter_groups.metric=correct +filter_groups.max_batches"
+HARD = "warm_start.target_accuracy=0.01"  # with groups of 8 one in 12.9 differs
 SPEAKS = {  # rule -> runs that break it, and what it says
     "clip-cannot-bind": {
         ONE: "epsilon=0.2 and epsilon_high=0.2 have",
@@ -56,6 +58,10 @@ SPEAKS = {  # rule -> runs that break it, and what it says
         "num_generations=2": "at the warm start's accuracy of 0.3 at least 58%",
         "num_generations=2 warm_start.max_steps=0": "at any accuracy",
     },
+    "filter-starves": {
+        f"{HARD} {FILTER}=10": "samples 12.9 batches or more until 32 groups differ",
+        f"{HARD} {FILTER}=1 prompts_per_step=8": "of 8 groups fewer than one",
+    },
     "planted-fault": {"fault=dropout": "fault=dropout is planted"},
 }
 SILENT = {  # rule -> runs that do not
@@ -85,6 +91,14 @@ SILENT = {  # rule -> runs that do not
     "zero-variance-groups": [
         *("num_generations=3", "num_generations=4 warm_start.max_steps=0"),
         *("num_generations=2 reward.weights.format=0.1", "num_generations=2 advantage_estimator=batch_mean"),
+    ],
+    "filter-starves": [
+        *(
+            HARD,
+            f"{HARD} filter_groups={{metric:correct,max_batches:13}}",
+            "filter_groups={metric:correct,max_batches:2}",
+        ),
+        f"{HARD} filter_groups={{metric:reward,max_batches:1}} prompts_per_step=13",
     ],
     "planted-fault": ["fault=tiny_learning_rate"],
 }

@@ -88,6 +88,10 @@ def test_a_stopped_run_goes_on(
 CARRIED: dict[str, dict[str, Any]] = {
     "stale batches": {"staleness": 2, "old_log_probs": "sampler"},
     "stale batches with greedy baselines": {"staleness": 1, "advantage_estimator": "given", "beta": 0.1},
+    "the place in the prompts and stale batches of a filter": {
+        **{"filter_groups": {"metric": "reward", "max_batches": 3}, "staleness": 1},
+        **{"advantage_estimator": "given", "num_minibatches": 2},
+    },
     "a sampler with older weights": {"sampler_refresh": 3, "old_log_probs": "sampler"},
     "a rounded and noisy sampler": {"sampler_dtype": "int8", "sampler_noise": 0.2, "sampler_refresh": 2},
     "an adaptive entropy bonus": {

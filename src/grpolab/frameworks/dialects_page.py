@@ -66,7 +66,7 @@ def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> st
         "Written by `grpolab dialects` from `conf/dialect/`, the vocabulary, and what the adapters in `frameworks/`"
         " compute. `dialect=verl` is a framework's default, `dialect=verl/gspo` one of its modes.",
         "## What was read",
-        "Of a release on PyPI the date is that of its files. A mode whose name begins with a version is that of an older"
+        "Of a release on PyPI the date is that of its files. A mode with a version in its name is that of an older"
         " source, which the committed vectors hold. `grpolab dialects --drift` compares with newer sources.",
         sources(comments),
         "## The defaults, side by side",

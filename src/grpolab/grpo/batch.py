@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 
 from grpolab.grpo.prefix_tree import PrefixTree, prefix_tree
@@ -57,8 +58,8 @@ def prompt_tensors(
     """Turn prompts into tensors on a device."""
     rows = encode(tokenizer, texts, chat=chat)
     width = max(len(row) for row in rows)
-    pad = int(tokenizer.pad_token_id)
-    tokens_PL = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device)
+    pad_id = int(tokenizer.pad_token_id)
+    tokens_PL = torch.tensor([[pad_id] * (width - len(row)) + row for row in rows], device=device)
     lengths_P1 = torch.tensor([[len(row)] for row in rows], device=device)
     mask_PL = torch.arange(width, device=device) >= width - lengths_P1
     return Prompts(tokens_PL, None if mask_PL.all() else mask_PL)
@@ -89,10 +90,10 @@ def text_tensors(
 ) -> Texts:
     """Turn prompts with answers, each followed by an end token, into tensors on a device."""
     prompts_B, answers_B = encode(tokenizer, prompts, chat=chat), encode(tokenizer, answers)
-    end, pad = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
+    end, pad_id = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
     rows_B = [[*prompt, *answer, end] for prompt, answer in zip(prompts_B, answers_B, strict=True)]
     width = max(len(row) for row in rows_B)
-    tokens_BC = torch.tensor([row + [pad] * (width - len(row)) for row in rows_B], device=device)
+    tokens_BC = torch.tensor([row + [pad_id] * (width - len(row)) for row in rows_B], device=device)
     starts_B, ends_B = ([len(row) for row in rows] for rows in (prompts_B, rows_B))
     columns_C = torch.arange(width, device=device)
     starts_B1, ends_B1 = torch.tensor([starts_B, ends_B], device=device)[..., None]
@@ -107,11 +108,25 @@ class Completions:
     mask_BT: Tensor  # bool; includes the end token
     log_probs_BT: Tensor  # the sampler's own, 0 at padding
 
+    @classmethod
+    def join(cls, pieces: Sequence[Completions], pad_id: int) -> Completions:
+        """Put the rows of several into one, as wide as the widest."""
+        width = max(piece.tokens_BT.shape[1] for piece in pieces)
+        columns = zip(*((piece.tokens_BT, piece.mask_BT, piece.log_probs_BT) for piece in pieces), strict=True)
+        return cls(
+            *(
+                torch.cat([pad(value_BT, (0, width - value_BT.shape[1]), value=padding) for value_BT in values])
+                for values, padding in zip(columns, (pad_id, False, 0.0), strict=True)
+            )
+        )
+
 
 @dataclass(frozen=True)
 class Rollout:
-    """A batch of sampled and scored completions."""
+    """The completions that a rollout step sampled and scored; `batch` has those that train: all, without a filter."""
 
+    places: list[int]  # of the prompts in the stream of all epochs
+    completions: Completions
     examples_B: list[Example]
     texts_B: list[str]
     parts: dict[str, Tensor]  # reward parts, each (B,)
@@ -119,6 +134,7 @@ class Rollout:
     truncated_B: Tensor  # bool: no end token within max_completion_length
     batch: TrainingBatch
     baseline_B: Tensor | None = None  # reward of the prompt's greedy completion; only for advantage_estimator=given
+    differ_P: Tensor | None = None  # bool: the groups that `filter_groups` lets through
 
 
 @dataclass(frozen=True)
@@ -184,7 +200,7 @@ class TrainingBatch:
 
     def with_trees(self, size: int, break_even: float | None) -> TrainingBatch:
         """Add the prefix trees of micro-batches of `size` rows; add none if `break_even` is None."""
-        if len(self.trees) * size == len(self):
+        if len(self.trees) == -(-len(self) // size):
             return self
         return replace(self, trees=tuple(piece._make_tree(break_even) for piece in self.split(size)))
 

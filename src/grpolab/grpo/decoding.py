@@ -9,7 +9,6 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from grpolab import seeds
 from grpolab.grpo.batch import Completions, Prompts
@@ -24,9 +23,14 @@ ASK_EVERY = 16  # on a GPU: tokens between two checks whether all completions ha
 Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # log-probs (B, V) and uniform numbers (B,) -> tokens (B,)
 
 
-def sampling_noise(seed: int, purpose: str, step: int, prompts: int, samples: int, length: int) -> Tensor:
-    """Return uniform numbers (prompts * samples, length): one per (step, prompt, sample, token), equal in every arm."""
-    places = np.ix_(*map(np.arange, (prompts, samples, length)))
+def sampling_noise(
+    seed: int, purpose: str, step: int, prompts: int, samples: int, length: int, first: int = 0
+) -> Tensor:
+    """Return uniform numbers (prompts * samples, length): one per (step, prompt, sample, token), equal in every arm.
+
+    `first` is the number of the first prompt, where a step has several batches of them.
+    """
+    places = np.ix_(first + np.arange(prompts), np.arange(samples), np.arange(length))
     noise_PGT = seeds.uniforms(seed, purpose, step, *places)
     return torch.from_numpy(noise_PGT.reshape(prompts * samples, length))
 
@@ -137,13 +141,7 @@ def sample_dealt(
     sampled = sample(policy, prompts.select(share_P), group, uniforms_NT, choose, engine)
     tensors = sampled.tokens_BT, sampled.mask_BT, sampled.log_probs_BT
     pieces_P = processes.gather(list(zip(*(tensor.split(group) for tensor in tensors), strict=True)))
-    width = max(tokens_GT.shape[1] for tokens_GT, _, _ in pieces_P)
-
-    def join(pieces: tuple[Tensor, ...], padding: float) -> Tensor:
-        return torch.cat([pad(piece_GT, (0, width - piece_GT.shape[1]), value=padding) for piece_GT in pieces])
-
-    tokens_P, masks_P, log_probs_P = zip(*pieces_P, strict=True)
-    return Completions(join(tokens_P, policy.pad), join(masks_P, False), join(log_probs_P, 0.0))
+    return Completions.join([Completions(*piece) for piece in pieces_P], policy.pad)
 
 
 def prompt_rows(prompts: Prompts, group: int) -> Tensor:

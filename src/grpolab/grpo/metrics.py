@@ -217,9 +217,12 @@ def _excess_counts(excess_N: Tensor) -> list[float]:
 
 
 def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dict[str, float]:
-    """Return every metric of kind `rollout`; `trained` is the batch with old log-probs, its rows in any order."""
+    """Return every metric of kind `rollout`; `trained` is the batch with old log-probs, its rows in any order.
+
+    Rewards, groups and lengths are those of all sampled completions, probabilities and entropies of those that train.
+    """
     right_B = rollout.parts["correct"] > 0.5
-    lengths_B = rollout.batch.mask_BT.sum(1).double().cpu()
+    lengths_B = rollout.completions.mask_BT.sum(1).double().cpu()
     scorable_N = rollout.rewards_B[~rollout.rewards_B.isnan()]
     metrics = {"reward/mean": scorable_N.mean().item(), "reward/std": scorable_N.std().item()}
     for name in ("correct", "format", VERDICT):
@@ -229,6 +232,10 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     groups = {"share": equal_P, "all_right": equal_P & right_PG.all(1), "all_wrong": equal_P & ~right_PG.any(1)}
     metrics |= {f"zero_variance/{name}": groups_P.double().mean().item() for name, groups_P in groups.items()}
     metrics |= _lengths(lengths_B, right_B, rollout.truncated_B)
+    if (differ_P := rollout.differ_P) is not None:
+        passed, trained_groups = int(differ_P.sum()), len(rollout.batch) // group
+        metrics |= {"filter/sampled": len(rollout.texts_B), "filter/passed": passed / len(differ_P)}
+        metrics["filter/groups"] = min(passed, trained_groups)
     texts = [rollout.texts_B[start : start + group] for start in range(0, len(rollout.texts_B), group)]
     metrics["completions/unique"] = sum(len(set(row)) / group for row in texts) / len(texts)
     assert trained.old_log_probs_BT is not None

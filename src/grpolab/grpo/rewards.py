@@ -53,14 +53,16 @@ def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Seq
     return {name: torch.tensor([float(row[name]) for row in rows]) for name in rows[0]}
 
 
-def random_rewards(seed: int, step: int, count: int) -> Tensor:
-    """Return the random reward part of a rollout step, 0 or 1 for each completion; (B,), float32."""
+def random_rewards(seed: int, step: int, count: int, first: int = 0) -> Tensor:
+    """Return the random reward part of a rollout step, 0 or 1 for each completion from `first` on; (B,), float32."""
     import torch
 
-    return torch.from_numpy((seeds.uniforms(seed, "random reward", step, np.arange(count)) < 0.5).astype(np.float32))
+    return torch.from_numpy(
+        (seeds.uniforms(seed, "random reward", step, first + np.arange(count)) < 0.5).astype(np.float32)
+    )
 
 
-def noisy_verdicts(right_B: Tensor, verifier: VerifierSettings, seed: int, step: int) -> Tensor:
+def noisy_verdicts(right_B: Tensor, verifier: VerifierSettings, seed: int, step: int, first: int = 0) -> Tensor:
     """Return the part `correct` of each completion, (B,), as a verifier that errs by chance reports it; NaN stays.
 
     A right answer (above .5) is one minus itself with probability `false_wrong`, a wrong one with `false_right`. In the
@@ -68,6 +70,6 @@ def noisy_verdicts(right_B: Tensor, verifier: VerifierSettings, seed: int, step:
     """
     import torch
 
-    noise_B = torch.from_numpy(seeds.uniforms(seed, "verifier", step, np.arange(len(right_B))))
+    noise_B = torch.from_numpy(seeds.uniforms(seed, "verifier", step, first + np.arange(len(right_B))))
     errs_B = noise_B < torch.where(right_B > 0.5, verifier.false_wrong, verifier.false_right)
     return torch.where(errs_B, 1 - right_B, right_B)

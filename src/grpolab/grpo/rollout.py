@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,9 +20,35 @@ from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
 from grpolab.grpo.sampler import EngineNoise
+from grpolab.grpo.selection import differs
 from grpolab.settings.resolved import Resolved
+from grpolab.settings.selection import REWARD
 from grpolab.settings.task import VERDICT
 from grpolab.tasks.base import Example
+
+
+@dataclass
+class PromptStream:
+    """The place of the next prompt in the stream of all epochs: state of a run."""
+
+    place: int = 0
+
+    def take(self, count: int) -> list[int]:
+        """Return the next places, and go on behind them."""
+        self.place += count
+        return list(range(self.place - count, self.place))
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Groups that were sampled and scored; which of them train is not decided yet."""
+
+    places: list[int]  # of the prompts in the stream
+    prompts: Prompts
+    completions: Completions
+    texts_B: list[str]
+    parts: dict[str, Tensor]  # reward parts, each (B,)
+    baseline_B: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -35,81 +62,131 @@ class Collector:
     chat: bool
     processes: Processes = ALONE  # they share the prompts
 
-    def next(self, policy: Policy, step: int, stale_batches: list[Rollout]) -> Rollout:
+    def next(self, policy: Policy, step: int, stale_batches: list[Rollout], stream: PromptStream) -> Rollout:
         """Return the batch that rollout step `step` learns from; it was sampled `staleness` rollout steps earlier.
 
         The queue `stale_batches` is kept at `staleness` batches that are sampled and not yet learnt from. The first
         ones are all sampled from the initial policy. No batch is sampled for a step beyond the last.
         """
         last = min(step + self.settings.staleness, self.settings.planned_steps - 1)
-        stale_batches += [self.rollout(policy, ahead) for ahead in range(step + len(stale_batches), last + 1)]
+        for ahead in range(step + len(stale_batches), last + 1):
+            stale_batches.append(self.rollout(policy, ahead, stream))
         return stale_batches.pop(0)
 
-    def rollout(self, policy: Policy, step: int) -> Rollout:
-        """Sample and score the batch of a step with the policy's current weights."""
-        settings = self.settings
-        size = settings.prompts_per_step, settings.num_generations, settings.max_completion_length
-        noise_BT = sampling_noise(settings.seed, "rollout", step, *size)
+    def rollout(self, policy: Policy, step: int, stream: PromptStream | None = None) -> Rollout:
+        """Sample and score the batch of a step with the policy's current weights; the stream's next prompts by default.
+
+        With `filter_groups` further batches follow, until enough groups differ or there have been `max_batches`.
+        """
+        settings, count = self.settings, self.settings.prompts_per_step
+        stream, rule = stream or PromptStream(step * count), settings.filter_groups
+        batches: list[Sampled] = []
+        for index in range(rule.max_batches if rule else 1):
+            batches.append(self._sample(policy, step, index, stream.take(count)))
+            if not rule or sum(int(self._differ(batch.parts).sum()) for batch in batches) >= count:
+                break
+        return self.scored(policy, self._join(policy, batches))
+
+    def _sample(self, policy: Policy, step: int, index: int, places: list[int]) -> Sampled:
+        """Sample and score the groups of some prompts, the step's batch number `index`."""
+        settings, examples_P = self.settings, self.prompts(places)
+        size, first = (len(places), settings.num_generations, settings.max_completion_length), index * len(places)
+        noise_BT = sampling_noise(settings.seed, "rollout", step, *size, first=first)
         dtype = settings.sampler_dtype if settings.sampler_dtype != "int8" else None  # its weights are rounded already
         sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
-        prompts, group, engine = (
-            self._prompt_tensors(policy, step),
-            settings.num_generations,
-            EngineNoise.of(settings, step),
-        )
-        completions = sample_dealt(self.processes, sampler, prompts, group, noise_BT, engine=engine)
-        baseline_B = self._greedy_rewards(sampler, step, prompts) if settings.advantage_estimator == "given" else None
-        return self.scored(policy, step, prompts, completions, baseline_B=baseline_B)
-
-    def scored(
-        self,
-        policy: Policy,  # only its tokenizer and device are used
-        step: int,
-        prompts: Prompts,
-        completions: Completions,
-        parts: dict[str, Tensor] | None = None,
-        baseline_B: Tensor | None = None,
-    ) -> Rollout:
-        """Turn completions into a batch to learn from; score them unless `parts` are given."""
-        settings, group = self.settings, self.settings.num_generations
+        prompts, engine = self._prompt_tensors(policy, examples_P), EngineNoise.of(settings, step, first)
+        completions = sample_dealt(self.processes, sampler, prompts, settings.num_generations, noise_BT, engine=engine)
+        baseline_B = None
+        if settings.advantage_estimator == "given":
+            baseline_B = self._greedy_rewards(sampler, step, index, examples_P, prompts)
         texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
-        examples_B = [example for example in self.prompts(step) for _ in range(group)]
-        parts = self._reward_parts(step, examples_B, texts_B) if parts is None else parts
-        rewards_B = total_reward(parts, settings.reward.weights_used)
-        batch = TrainingBatch.of(prompts, prompt_rows(prompts, group), completions)
+        parts = self._reward_parts(step, index, self._repeated(examples_P), texts_B)
+        return Sampled(places, prompts, completions, texts_B, parts, baseline_B)
+
+    def _join(self, policy: Policy, batches: list[Sampled]) -> Sampled:
+        """Put the groups of several batches into one."""
+        if len(batches) == 1:
+            return batches[0]
+        places = [place for batch in batches for place in batch.places]
+        baselines = [batch.baseline_B for batch in batches if batch.baseline_B is not None]
+        return Sampled(
+            places,
+            self._prompt_tensors(policy, self.prompts(places)),
+            Completions.join([batch.completions for batch in batches], policy.pad),
+            [text for batch in batches for text in batch.texts_B],
+            {name: torch.cat([batch.parts[name] for batch in batches]) for name in batches[0].parts},
+            torch.cat(baselines) if baselines else None,
+        )
+
+    def scored(self, policy: Policy, sampled: Sampled) -> Rollout:
+        """Turn sampled groups into a batch to learn from; of the policy only its tokenizer and device are used."""
+        settings, completions = self.settings, sampled.completions
+        rewards_B = total_reward(sampled.parts, settings.reward.weights_used)
+        batch = TrainingBatch.of(sampled.prompts, prompt_rows(sampled.prompts, settings.num_generations), completions)
         batch = replace(batch, rewards_B=rewards_B.to(policy.device))
+        parts, baseline_B, differ_P = sampled.parts, sampled.baseline_B, None
+        if settings.filter_groups:  # all that follows sees the groups that train alone
+            differ_P = self._differ(parts)
+            rows_B = self._first_rows(differ_P if differ_P.any() else torch.ones_like(differ_P))
+            batch, parts = batch.rows(rows_B), {name: part_B[rows_B] for name, part_B in parts.items()}
+            baseline_B = None if baseline_B is None else baseline_B[rows_B]
         if settings.beta and self.reference is not None:
             reference_BT, _ = old_log_probs(self.reference, batch, settings.forward_size, self.processes)
             batch = replace(batch, reference_log_probs_BT=reference_BT)
-        batch = replace(batch, advantages_B=self._advantages(batch, parts, baseline_B))
+        if differ_P is None or differ_P.any():  # else equal groups stand in for others, and their advantage is 0
+            batch = replace(batch, advantages_B=self._advantages(batch, parts, baseline_B))
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
-        return Rollout(examples_B, texts_B, parts, rewards_B, ~ended_B.cpu(), batch, baseline_B)
+        of_batch = self._repeated(self.prompts(sampled.places)), sampled.texts_B, sampled.parts, rewards_B
+        return Rollout(sampled.places, completions, *of_batch, ~ended_B.cpu(), batch, sampled.baseline_B, differ_P)
 
-    def prompts(self, step: int) -> list[Example]:
-        """Return the rollout step's prompts: the next ones of a permutation that is new in every epoch."""
-        count, size = self.settings.prompts_per_step, len(self.examples)
-        places = (divmod(place, size) for place in range(step * count, (step + 1) * count))
-        return [self.examples[_epoch_order(self.settings.seed, epoch, size)[index]] for epoch, index in places]
+    def _differ(self, parts: dict[str, Tensor]) -> Tensor:
+        """Find the groups whose completions differ in the metric of `filter_groups`, shape (P,), bool."""
+        reward, rule = self.settings.reward, self.settings.filter_groups
+        assert rule is not None
+        values_B = (
+            parts[reward.used(rule.metric)] if rule.metric != REWARD else total_reward(parts, reward.weights_used)
+        )
+        return differs(values_B.view(-1, self.settings.num_generations))
 
-    def _prompt_tensors(self, policy: Policy, step: int) -> Prompts:
-        texts = [example.prompt for example in self.prompts(step)]
-        return prompt_tensors(policy.tokenizer, texts, self.chat, policy.device)
+    def _first_rows(self, groups_P: Tensor) -> Tensor:
+        """Return the rows of the first `prompts_per_step` of the groups that are True, (B,)."""
+        first_P = groups_P.nonzero().squeeze(1)[: self.settings.prompts_per_step]
+        group = self.settings.num_generations
+        return (first_P[:, None] * group + torch.arange(group)).flatten()
 
-    def _reward_parts(self, step: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
+    def prompts(self, places: Iterable[int]) -> list[Example]:
+        """Return the prompts at some places of the stream: a permutation that is new in every epoch."""
+        size = len(self.examples)
+        return [
+            self.examples[_epoch_order(self.settings.seed, epoch, size)[index]]
+            for epoch, index in (divmod(place, size) for place in places)
+        ]
+
+    def _repeated(self, examples_P: list[Example]) -> list[Example]:
+        return [example for example in examples_P for _ in range(self.settings.num_generations)]
+
+    def _prompt_tensors(self, policy: Policy, examples_P: list[Example]) -> Prompts:
+        return prompt_tensors(policy.tokenizer, [example.prompt for example in examples_P], self.chat, policy.device)
+
+    def _reward_parts(self, step: int, index: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
         """Return each reward part, (B,), by name; those that are drawn by chance only if the reward has them."""
         parts = self.processes.from_first(lambda: reward_parts(self.score, examples_B, texts_B))
+        first = index * self.settings.batch_size
         if verifier := self.settings.reward.verifier:
-            parts[VERDICT] = noisy_verdicts(parts["correct"], verifier, self.settings.seed, step)
+            parts[VERDICT] = noisy_verdicts(parts["correct"], verifier, self.settings.seed, step, first)
         if RANDOM in self.settings.reward.weights:
-            parts[RANDOM] = random_rewards(self.settings.seed, step, len(texts_B))
+            parts[RANDOM] = random_rewards(self.settings.seed, step, len(texts_B), first)
         return parts
 
-    def _greedy_rewards(self, sampler: Policy, step: int, prompts: Prompts) -> Tensor:
+    def _greedy_rewards(
+        self, sampler: Policy, step: int, index: int, examples_P: list[Example], prompts: Prompts
+    ) -> Tensor:
         """Return the reward of the greedy completion of each row's prompt, shape (B,)."""
-        settings, examples_P = self.settings, self.prompts(step)
+        settings = self.settings
         blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
         greedy = sample_dealt(self.processes, sampler, prompts, 1, blank_PT, most_likely)
-        parts = self._reward_parts(step, examples_P, decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT))
+        texts_P = decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT)
+        parts = self._reward_parts(step, index, examples_P, texts_P)
         return total_reward(parts, settings.reward.weights_used).repeat_interleave(settings.num_generations)
 
     def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], baseline_B: Tensor | None) -> Tensor:
@@ -143,21 +220,25 @@ class Collector:
         return settings.beta * (kl_BT * batch.mask_BT).sum(1).cpu()
 
     def state_dict(self, stale_batches: list[Rollout]) -> list[dict[str, Any]]:
-        """Return what a resumed run cannot recompute of the queue: tokens, the sampler's log-probs, rewards."""
-        saved = []
-        for rollout in stale_batches:
-            batch, scores = rollout.batch, {"parts": rollout.parts, "baseline_B": rollout.baseline_B}
-            tokens = {"tokens_BT": batch.tokens_BT, "mask_BT": batch.mask_BT}
-            saved.append({**tokens, "log_probs_BT": batch.sampler_log_probs_BT, **scores})
-        return saved
+        """Return what a resumed run cannot recompute of the queue: prompts, the sampler's output, rewards."""
+        return [
+            {
+                **{"places": rollout.places, "parts": rollout.parts, "baseline_B": rollout.baseline_B},
+                **vars(rollout.completions),
+            }
+            for rollout in stale_batches
+        ]
 
     def load_state_dict(self, policy: Policy, step: int, saved: list[dict[str, Any]]) -> list[Rollout]:
         """Return the queue of stale batches before rollout step `step`, bit for bit as it was saved."""
-        stale_batches = []
+        stale_batches, count = [], self.settings.prompts_per_step
         for ahead, batch in enumerate(saved, start=step):
+            places = batch.get("places") or PromptStream(ahead * count).take(count)  # older checkpoints lack them
             completions = Completions(batch["tokens_BT"], batch["mask_BT"], batch["log_probs_BT"])
-            prompts = self._prompt_tensors(policy, ahead)
-            stale_batches.append(self.scored(policy, ahead, prompts, completions, batch["parts"], batch["baseline_B"]))
+            prompts = self._prompt_tensors(policy, self.prompts(places))
+            texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
+            scores = batch["parts"], batch["baseline_B"]
+            stale_batches.append(self.scored(policy, Sampled(places, prompts, completions, texts_B, *scores)))
         return stale_batches
 
 

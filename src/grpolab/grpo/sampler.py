@@ -75,11 +75,11 @@ class EngineNoise:
     group: int
 
     @classmethod
-    def of(cls, settings: Resolved, step: int) -> EngineNoise | None:
-        """Return a rollout step's noise; None if the settings have none."""
+    def of(cls, settings: Resolved, step: int, first: int = 0) -> EngineNoise | None:
+        """Return the noise of a rollout step's prompts from number `first` on; None if the settings have none."""
         if settings.sampler_noise is None:
             return None
-        prompts_P = np.arange(settings.prompts_per_step)
+        prompts_P = first + np.arange(settings.prompts_per_step)
         return cls(settings.seed, step, settings.sampler_noise, prompts_P, settings.num_generations)
 
     def disturb(self, token: int, log_probs_BV: Tensor) -> Tensor:

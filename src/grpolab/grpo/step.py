@@ -30,7 +30,7 @@ from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.grpo.model import Policy, apply_to_tokens, old_log_probs, prefix_places, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
-from grpolab.grpo.rollout import Collector
+from grpolab.grpo.rollout import Collector, PromptStream
 from grpolab.grpo.sampler import refresh_sampler
 from grpolab.registry import SURROGATES
 from grpolab.settings.objective import AdaptiveEntropySettings, Objective
@@ -73,6 +73,8 @@ class LearnerState:
     rollout_step: int = 0
     optimizer_step: int = 0
     stale_batches: list[Rollout] = field(default_factory=list)  # queue: sampled and not yet learnt from
+    stream: PromptStream = field(default_factory=PromptStream)  # of the prompts
+    completions: int = 0  # sampled for the rollout steps so far
     entropy: EntropyControl | None = None  # only where the entropy bonus adapts
     gradient: Tensor | None = None  # of the last optimiser step, flat; only where consecutive ones are compared
     sampler: Policy | None = None  # with weights of its own; None: the policy samples
@@ -105,7 +107,7 @@ class Learner:
         """Return the next rollout step's batch: prompts -> completions -> rewards -> advantages."""
         if state.sampler is not None and state.rollout_step % (self.settings.sampler_refresh or 1) == 0:
             refresh_sampler(state.sampler, state.policy, self.settings)
-        return self.collector.next(state.sampler or state.policy, state.rollout_step, state.stale_batches)
+        return self.collector.next(state.sampler or state.policy, state.rollout_step, state.stale_batches, state.stream)
 
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
         """Cut the batch into `num_minibatches` pieces; every iteration learns from each of them.
@@ -120,7 +122,7 @@ class Learner:
             order_B = torch.from_numpy(seeds.permutation(settings.seed, "minibatches", rollout_step, len(batch)))
             batch = batch.rows(order_B)
         minibatches = []
-        for minibatch in batch.split(settings.minibatch_size):
+        for minibatch in batch.split(-(-len(batch) // settings.num_minibatches)):  # a filtered batch has fewer rows
             if settings.sort_by_length:
                 minibatch = minibatch.rows(minibatch.mask_BT.sum(1).argsort(descending=True, stable=True))
             minibatch = minibatch.with_trees(settings.forward_size, policy.break_even)
@@ -194,7 +196,7 @@ class Learner:
             tokens=tokens,
             rollout_tokens=rollout_tokens / self.settings.num_minibatches,
             max_completion_length=self.settings.max_completion_length,
-            micro_batches=len(minibatch) // self.settings.forward_size,
+            micro_batches=-(-len(minibatch) // self.settings.forward_size),
         )
 
     def metrics(self, update: Update) -> dict[str, float]:

@@ -26,6 +26,7 @@ RUN_RULES: Rules = {
     "nothing-to-start-from": ("warning", "warm_start"),
     "cap-scales-gradient": ("warning", "epsilon_high"),
     "zero-variance-groups": ("warning", "num_generations"),
+    "filter-starves": ("warning", "filter_groups.max_batches"),
     "epsilon-below-noise": ("warning", "epsilon"),
     "delta-inside-range": ("warning", "delta"),
     "epsilon-of-another-level": ("warning", "epsilon or importance_sampling_level"),
@@ -112,6 +113,19 @@ def _check_signal(run: RunSettings) -> Sentences:
             f"num_generations={group} and a reward of 0 or 1: {start} at least {equal:.0%} of the groups have equal"
             " rewards, and teach nothing"
         )
+    if (rule := run.filter_groups) and is_right_or_wrong and equal < 1:
+        needed = 1 / (1 - equal)
+        at = f"num_generations={group} and a reward of 0 or 1, right with probability {p:g}"
+        if 1 < rule.max_batches < needed:
+            sentences["filter-starves"] = (
+                f"{at}: a rollout step samples {needed:.3g} batches or more until {run.prompts_per_step} groups differ,"
+                f" and filter_groups.max_batches={rule.max_batches} ends it before"
+            )
+        elif rule.max_batches == 1 and run.prompts_per_step < needed:
+            sentences["filter-starves"] = (
+                f"{at}: of {run.prompts_per_step} groups fewer than one is expected to differ, and filter_groups"
+                " drops the others"
+            )
     if isinstance(run.model, PretrainedModel) and (rates := dropout_of(run.model.path)):
         sentences["dropout-is-off"] = (
             f"config.json of model.path={run.model.path} has {rates}: dropout stays off here, in every forward"

@@ -82,15 +82,14 @@ class Recorder:
         if settings.old_log_probs == "trainer":  # else the trainer's are not known
             gap = sampler_gap(trained, trained.old_log_probs_BT).max().item()
             measured = {**measured, "gap/sampler_trainer": gap}
-        place = {"rollout_step": step, "optimizer_step": now, "completions": (step + 1) * settings.batch_size}
+        place = {"rollout_step": step, "optimizer_step": now, "completions": state.completions}
         self.journal.append(kind="rollout", **place, **rollout_metrics(rollout, trained, group), **measured)
 
     def evaluation(self, evaluation: Evaluation, state: LearnerState) -> None:
         """Record an evaluation after `state.rollout_step` rollout steps."""
         self.final, step = evaluation.metrics, state.rollout_step
         place = {"rollout_step": step, "optimizer_step": state.optimizer_step}
-        completions = step * self.settings.batch_size
-        self.journal.append(kind="evaluation", **place, completions=completions, **evaluation.metrics)
+        self.journal.append(kind="evaluation", **place, completions=state.completions, **evaluation.metrics)
         items = {"rollout_step": step, "score": [round(score, 6) for score in evaluation.scores_I]}
         write_json_atomic(self.folder / "evaluation_items.json", items)
 
@@ -167,7 +166,7 @@ def sample_table(
     order_B = torch.argsort(trained.rows_B)
     mask_BT = trained.mask_BT[order_B].cpu()
     row_N, position_N = mask_BT.nonzero(as_tuple=True)
-    rows = row_N.tolist()
+    rows = trained.rows_B[order_B][row_N].tolist()  # of the rollout
 
     def in_order(values_BT: torch.Tensor) -> list[Any]:
         return values_BT[order_B].cpu()[mask_BT].tolist()
@@ -186,8 +185,8 @@ def sample_table(
         "sample": [row % group for row in rows],
         "prompt": [rollout.examples_B[row].prompt for row in rows],
         "completion": [rollout.texts_B[row] for row in rows],
-        "reward": of_rows(rollout.rewards_B),
-        **{f"reward_{name}": of_rows(values_B) for name, values_B in rollout.parts.items()},
+        "reward": rollout.rewards_B[rows].tolist(),
+        **{f"reward_{name}": values_B[rows].tolist() for name, values_B in rollout.parts.items()},
         "advantage": of_rows(rollout.batch.advantages_B),
         "position": position_N.tolist(),
         "token": policy.tokenizer.convert_ids_to_tokens(of_tokens([update.batch.tokens_BT for update in updates])),

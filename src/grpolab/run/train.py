@@ -28,6 +28,7 @@ from typing import Any
 import yaml
 
 from grpolab.grpo.processes import ALONE, Processes
+from grpolab.grpo.rollout import PromptStream
 from grpolab.grpo.step import Diverged, EntropyControl, flat_weights, step_norm
 from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import DATA_PARALLEL, ENVIRONMENT_READ, resolve
@@ -134,7 +135,7 @@ def _train_to_end(parts: RunParts, lease: Lease, on_step: OnStep, stop: Stop) ->
         reason=divergence or ending.reason,
         rollout_steps=state.rollout_step,
         optimizer_steps=state.optimizer_step,
-        completions=state.rollout_step * parts.settings.batch_size,
+        completions=state.completions,
         final=recorder.final,
         policy_sha256=state.policy.fingerprint(),
         journal_sha256=recorder.journal.sha256,
@@ -152,6 +153,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
     while not ending.reached(step := state.rollout_step):
         before = flat_weights(policy) if settings.diagnostics.step_norm else None
         rollout = learner.collect(state)  # prompts -> completions -> rewards -> advantages
+        state.completions += len(rollout.texts_B)
         minibatches = learner.minibatches(policy, rollout.batch, step)
         tokens = int(rollout.batch.mask_BT.sum())
         recorder.lap("rollout")
@@ -169,6 +171,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         if before is not None:
             measured["weights/step_norm"] = step_norm(policy, before)
         ending.see_time(step + 1, processes.from_first(lambda: recorder.seconds))
+        ending.see_completions(step + 1, state.completions)
         last = ending.reached(step + 1)
         if _is_due(settings.diagnostics.kl_ref_every, step + 1, last):
             measured["kl_ref/exact"] = learner.kl_to_reference(policy, rollout.batch)
@@ -229,6 +232,12 @@ class Ending:
         if limit is not None and seconds >= limit and finished < planned:
             self.reason = f"max_seconds={limit:g} ended it after {finished} of {planned} rollout steps"
 
+    def see_completions(self, finished: int, sampled: int) -> None:
+        """End the run if it has sampled as many completions as it may; only with a filter this is not known before."""
+        limit, planned = self.settings.max_completions, self.settings.planned_steps
+        if limit is not None and sampled >= limit and finished < planned:
+            self.reason = f"max_completions={limit} ended it after {finished} of {planned} rollout steps"
+
     def see_evaluation(self, finished: int, metrics: dict[str, float]) -> None:
         """Count bad evaluations in a row; end the run after as many as its early stop allows."""
         rule = self.settings.early_stop
@@ -254,6 +263,8 @@ def save_checkpoint(parts: RunParts, ending: Ending, recorder: Recorder) -> None
         ending={name: value for name, value in vars(ending).items() if name != "settings"},
         seconds=recorder.seconds,
         waiting=parts.learner.collector.state_dict(state.stale_batches),
+        stream=vars(state.stream),
+        completions=state.completions,
         **({"entropy": astuple(state.entropy)} if state.entropy else {}),
         **({"gradient": state.gradient} if state.gradient is not None else {}),
     )
@@ -264,6 +275,9 @@ def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
     state, collector = parts.state, parts.learner.collector
     saved, problems = checkpoint.restore_state(folder / "checkpoint", state, partial(journal_misfit, folder))
     state.stale_batches = collector.load_state_dict(state.policy, state.rollout_step, saved.get("waiting", []))
+    drawn = (state.rollout_step + len(state.stale_batches)) * parts.settings.prompts_per_step
+    state.stream = PromptStream(**saved.get("stream", {"place": drawn}))  # older checkpoints lack it
+    state.completions = saved.get("completions", state.rollout_step * parts.settings.batch_size)
     state.gradient = saved.get("gradient")
     if "entropy" in saved:
         state.entropy = EntropyControl(*saved["entropy"])

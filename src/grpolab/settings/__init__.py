@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -15,6 +15,8 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveOrInf = Annotated[float, Field(gt=0)]  # `.inf` switches something off
 NonNegativeOrInf = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+# Off is empty, so that a new switch does not change the signatures of older runs.
+Switch = Annotated[Literal[True] | None, BeforeValidator(lambda value: None if value is False else value)]
 
 
 class Settings(BaseModel):

@@ -100,7 +100,7 @@ def resolve_run(composed: RunSettings) -> Resolved:
         **composed.resolved_axes(),
         "min_lr_ratio": None if composed.lr_scheduler_type == "constant" else composed.min_lr_ratio or None,
         "rollout_steps": composed.planned_steps,
-        "max_completions": None,
+        "max_completions": composed.max_completions if composed.refills else None,
         "max_optimizer_steps": None,
         "micro_batch_size": composed.forward_size,
         "sampler_refresh": None if composed.sampler_refresh == 1 else composed.sampler_refresh,

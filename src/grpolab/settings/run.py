@@ -10,16 +10,25 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from grpolab.registry import FAULTS, GROUP_BASELINES, SURROGATES
-from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings, Share, among, setting
-from grpolab.settings.objective import ObjectiveSettings
+from grpolab.settings import (
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    PositiveOrInf,
+    Seed,
+    Settings,
+    Share,
+    Switch,
+    among,
+    setting,
+)
+from grpolab.settings.selection import REWARD, SelectionSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
 from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
-
-# Off is empty, so that a new switch does not change the signatures of older runs.
-Switch = Annotated[Literal[True] | None, BeforeValidator(lambda value: None if value is False else value)]
 
 
 class EvaluationSettings(Settings):
@@ -100,7 +109,7 @@ class EarlyStopSettings(Settings):
     evaluations: Count = setting("So many bad evaluations in a row end the run.")
 
 
-class RunSettings(ObjectiveSettings):
+class RunSettings(SelectionSettings):
     """One run."""
 
     seed: Seed = setting("Every random draw of the run follows from this number.")
@@ -110,7 +119,10 @@ class RunSettings(ObjectiveSettings):
     warm_start: WarmStartSettings = setting("Where it starts.")
 
     rollout_steps: Count | None = setting("How often a batch is sampled and learnt from.")
-    max_completions: Count | None = setting("Most completions to sample, in whole rollout steps.")
+    max_completions: Count | None = setting(
+        "Most completions to sample, in whole rollout steps; where filter_groups samples again, the run ends with the"
+        " step that reaches it."
+    )
     max_optimizer_steps: Count | None = setting("Most optimiser steps, in whole rollout steps.")
     max_seconds: Positive | None = setting("The run ends after so many seconds of training, in whole rollout steps.")
     early_stop: EarlyStopSettings | None = setting("When a run is hopeless and ends; empty: never.")
@@ -202,6 +214,7 @@ class RunSettings(ObjectiveSettings):
                 f"data_parallel={processes} is more than the {minibatch // micro} micro-batches of a minibatch:"
                 f" micro_batch_size={micro} must be at most {minibatch // processes}"
             )
+        yield from self._selection_problems()
         if self.fault and processes > 1:
             yield f"data_parallel={processes}: fault={self.fault} is planted in one process: leave data_parallel empty"
         if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):
@@ -215,6 +228,18 @@ class RunSettings(ObjectiveSettings):
                 yield f"{key}={limit} is less than one rollout step: it must be at least {product} = {least}"
         if 0 < self.planned_steps <= self.staleness:
             yield f"staleness={self.staleness} must be less than the run's {self.planned_steps} rollout steps"
+
+    def _selection_problems(self) -> Iterator[str]:
+        """Yield a sentence for each key of which samples train that does not fit."""
+        if self.filter_groups is None:
+            return
+        metric, allowed = self.filter_groups.metric, (REWARD, *self.reward.weights)
+        if metric not in allowed:
+            yield f"filter_groups.metric={metric} must be one of {', '.join(allowed)} (parts that reward.weights names)"
+        if self.num_generations == 1:
+            yield "filter_groups with num_generations=1 would drop every group: use num_generations >= 2"
+        if (self.data_parallel or 1) > 1:
+            yield f"data_parallel={self.data_parallel}: filter_groups makes batches of no fixed size: leave one empty"
 
     @property
     def batch_size(self) -> int:

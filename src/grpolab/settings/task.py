@@ -136,9 +136,11 @@ class RewardSettings(Settings):
     @property
     def weights_used(self) -> dict[str, float]:
         """Return the weights with the verdict of the verifier in the place of `correct`."""
-        if self.verifier is None:
-            return self.weights
-        return {VERDICT if name == "correct" else name: weight for name, weight in self.weights.items()}
+        return {self.used(name): weight for name, weight in self.weights.items()}
+
+    def used(self, part: str) -> str:
+        """Return the part that the reward reads under a name: the verdict of the verifier for `correct`."""
+        return VERDICT if self.verifier and part == "correct" else part
 
     @model_validator(mode="after")
     def _something_to_judge(self) -> RewardSettings:
