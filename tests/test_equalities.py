@@ -35,7 +35,7 @@ PAIRS = [
         (equalities.ratio_of_one, f"{ONE} loss_type=dapo", f"{ONE} aggregation=token_mean_rollout {arm}")
         for arm in ON_POLICY
     ),
-    (equalities.average_of_verl, "dialect=verl/gspo", f"dialect=verl/gspo {BY_MINIBATCH}"),
+    (equalities.average_of_verl, "dialect=verl/sapo", f"dialect=verl/sapo {BY_MINIBATCH}"),
     (equalities.gspo_token, SEQUENCES, TOKENS_OF_SEQUENCES),
     (equalities.gspo_token, f"{SEQUENCES} aggregation=token_sum", f"{TOKENS_OF_SEQUENCES} aggregation=token_sum"),
     (equalities.delta_outside, "delta=1.5", "dual_clip=1.5"),
@@ -55,7 +55,7 @@ UNEQUAL = [
     (f"{ONE} kernel=topr kernel_options.topr.negative_weight=0.5", ONE),
     (SEQUENCES, ""),
     ("delta=1.1", "dual_clip=1.1"),
-    ("dialect=verl/gspo beta=0.1", f"dialect=verl/gspo {BY_MINIBATCH} beta=0.1"),
+    ("dialect=verl/sapo beta=0.1", f"dialect=verl/sapo {BY_MINIBATCH} beta=0.1"),
     ("log_ratio_clamp=2 dual_clip=7", "log_ratio_clamp=2"),
     (f"kernel=cispo {NO_BOUNDS} epsilon_high=4.0", "kernel=ratio"),
     ("task=sorting max_completion_length=12", "task=sorting max_completion_length=12 loss_type=dr_grpo"),

@@ -123,9 +123,8 @@ def one_token(run: RunSettings, point: Point) -> Point:
 
 @exact
 def average_of_verl(run: RunSettings, point: Point) -> Point:
-    """in verl gspo, sapo and geo_mean always average per sequence; `aggregation` only affects KL and entropy terms"""
-    by_sequence = run.kernel in ("sapo", "gmpo") or run.importance_sampling_level == "sequence_token"
-    if run.framework != "verl" or not by_sequence or point["aggregation"] == "sequence_mean":
+    """in verl sapo and geo_mean always average per sequence; `aggregation` only affects KL and entropy terms"""
+    if run.framework != "verl" or run.kernel not in ("sapo", "gmpo") or point["aggregation"] == "sequence_mean":
         return {}
     beside = f", beside {point['aggregation']}" if run.beta or point["entropy_coef"] else ""
     return {"aggregation": f"sequence_mean{beside}"}

@@ -137,6 +137,7 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         "ppo_clip_ratio": "Gated, before the dual clip, token mean.",
         "ppo_kl": "Token mean of -lr.",
         "vllm_kl": "Token mean of sampler - old log-prob.",
+        "is_filter_ratio": "Tokens, or rows with level seq, whose sampler weight is outside its bounds.",
     },
     "slime": {
         "pg_clipfrac": "Gated (cispo: ratio-only), reduced as the loss is: by default a sum of samples' means, divided"
@@ -154,7 +155,7 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         "tis_abs": "|sampler weight - 1|, reduced as the loss is.",
     },
     "areal": {
-        "clip_ratio": "Gated, token mean.",
+        "clip_ratio": "Gated (cispo: ratio-only), token mean.",
         "dual_clip_ratio": "Tokens whose loss the dual clip cut, token mean.",
         "approx_kl": "Token mean of +lr.",
         "importance_weight": "Token mean of r.",
@@ -194,11 +195,13 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
         **_each("val/rho_drop_{}_frac", "low high", "Those with rho too {}."),
     },
     "prime_rl": {
-        "is_masked": "Tokens whose probability moved too far from the sampler's, whatever A; mean over sequences.",
+        "is_masked": "Tokens dropped because their probability (icepop: ratio) moved too far; mean over sequences.",
         "is_masked_low": "Moved down with A <= 0.",
         "is_masked_high": "Moved up with A > 0.",
         **_each("{}_mismatch_kl", "masked unmasked", "k3 to the sampler over {} tokens, the dropped or the kept."),
         **_each("masked_advantage_{}", "positive negative", "Share of the dropped tokens with a {} advantage."),
+        "is_clipped": "Of ppo, gated, and cispo, ratio-only; mean over sequences.",
+        "ratio_capped": "Of ppo: ratio above 10,000; mean over sequences.",
     },
     "skyrl": {
         "clip_ratio": "Gated (cispo: ratio-only; 0 in sapo and kl_cov), token mean; r in float32.",

@@ -59,6 +59,8 @@ SURROGATES = {
     "dppo_kl": Surrogate(f"{MORE}:dppo_kl", {"cap": POSITIVE}),
     "dppo_ratio": Surrogate(f"{MORE}:dppo_ratio", _DRIFT),
     "ipo": Surrogate(f"{MORE}:ipo", _DRIFT),
+    "ipo_capped": Surrogate(f"{MORE}:ipo_capped", dict.fromkeys(("advantage_weight", "cap"), POSITIVE)),
+    "icepop": Surrogate(f"{MORE}:icepop", bounds_the_ratio=True, policy_gradient_at_one=True),
 }
 
 

@@ -129,6 +129,8 @@ LOSSES: list[tuple[str, dict[str, Any], LossInputs, float]] = [
                "advantage_estimator": "gspo"}, replace(ONE, advantages=ONE.advantages * 0), exp(0.1) * K3),
     # AReaL: a bound that clamps keeps rejected tokens
     ("areal", {"rejection_sampling": {"action": "clamp", "upper": 1.2}}, WIDE, -(1 + 1.2 + 1.2 + exp(-1)) / 4),
+    ("areal", {"use_cispo_loss": True, "eps_clip": 1.0, "eps_clip_higher": 1.0},
+     batch([[1.2, 0.1]], [[1, 1]], [[1]]), -(2 * 0.2 + exp(0.1) * -0.9) / 2),
     # NeMo-RL: seq-mask-tis keeps rows by their mean, tokens with their weight
     ("nemo_rl", NEMO | MASK_TIS, WEIGHED, -(exp(0.4) + exp(-0.4)) / 4),
     ("nemo_rl", NEMO | {"use_importance_sampling_correction": True},
@@ -139,9 +141,18 @@ LOSSES: list[tuple[str, dict[str, Any], LossInputs, float]] = [
     ("open_instruct", {"rho_mask_sequence_level": True, "rho_mask_lower_bound": 0.9, "rho_mask_upper_bound": 1.1},
      WEIGHED, -2 / 4),  # rows by their geometric mean, 1 and e^.2
     ("open_instruct", {"rho_mask_tv_divergence": True, "rho_mask_upper_bound": 0.1}, WEIGHED, -exp(-0.4) / 4),
-    # prime-rl: a dropped token keeps the square of its log ratio
-    ("prime_rl", {}, MOVED, (-exp(-0.9) - exp(0.1) + 1e-3 * SQUARES) / 3),
-    ("prime_rl", {}, FALLEN, (exp(0.5) + exp(0.1) + 1e-3 * SQUARES) / 3),
+    # prime-rl drops by probability for either sign; a ratio of 36,000 to a very unlikely token counts as 10,000
+    ("prime_rl", {}, MOVED, -(exp(0.5) + exp(-0.9) + exp(0.1)) / 3),
+    ("prime_rl", {"eps": 0.21}, MOVED, -exp(0.1) / 3),
+    ("prime_rl", {"eps": 0.21}, FALLEN, exp(0.1) / 3),
+    ("prime_rl", {}, replace(batch([[-0.5]], [[1]], [[1]]), old_log_probs_BT=torch.tensor([[-12.0]]).double()), -1e4),
+    ("prime_rl", {"type": "icepop"}, batch([[2.0, 0.1, -2.0]], [[1, 1, 1]], [[1]]), -exp(0.1) / 3),  # [.2, 5]
+    ("prime_rl", {"type": "ppo"}, batch([[0.5, 0.1]], [[1, 1]], [[1]]), -(1.2 + exp(0.1)) / 2),
+    ("prime_rl", {"type": "cispo"}, batch([[2.0, 0.1]], [[1, 1]], [[1]]), -(5 * 1.0 + exp(0.1) * -0.9) / 2),
+    # until August 2026 a dropped token kept the square of its log ratio
+    ("prime_rl", {"type": "default"}, MOVED, (-exp(-0.9) - exp(0.1) + 1e-3 * SQUARES) / 3),
+    ("prime_rl", {"type": "default"}, FALLEN, (exp(0.5) + exp(0.1) + 1e-3 * SQUARES) / 3),
+    ("prime_rl", {"ipo_threshold": 0.21}, FALLEN, (exp(0.1) + 1e-3 * SQUARES) / 3),
     # SkyRL: the KL is a mean of row means; a sampler's mask is no weight; one that is too far takes its row
     ("skyrl", {"kl_loss_coef": 1.0}, NO_ADVANTAGE, 2 * K3 / 3),
     ("skyrl", corrected(sequence_mask_metric="geometric"), WEIGHED, -0.5),
@@ -163,7 +174,11 @@ def test_losses_by_hand(name: str, options: dict[str, Any], inputs: LossInputs, 
 METRICS: list[tuple[str, dict[str, Any], LossInputs, dict[str, float]]] = [
     ("slime", {"use_tis": True}, batch([[0], [0]], [[1], [0]], [[1], [1]], sampler=[[-2], [-2]]),
      {"tis": math.e / 2, "tis_clipfrac": 0.5}),
-    ("areal", {"rejection_sampling": {}}, WIDE, {"rs_filtered_fraction": 0.25, "importance_weight": 0.75}),
+    ("areal", {"rejection_sampling": {}}, WIDE, {"rs_filtered_fraction": 0.25, "importance_weight": 1.0}),
+    ("openrlhf", {"is_correction_level": "token"}, WIDE, {"is_filter_ratio": 0.5}),  # e^2 and e^-1
+    ("openrlhf", {"is_correction_level": "seq", "is_correction_threshold": [1.1]}, WIDE, {"is_filter_ratio": 1.0}),
+    ("prime_rl", {"type": "ppo"}, batch([[0.5, 0.1]], [[1, 1]], [[1]]), {"is_clipped": 0.5, "ratio_capped": 0.0}),
+    ("prime_rl", {"eps": 0.21}, FALLEN, {"is_masked": 2 / 3}),
     ("nemo_rl", NEMO | {"disable_ppo_ratio": True}, RAGGED, {"probs_ratio_max": -0.5}),  # the log-prob
     ("open_instruct", {"rho_mask_upper_bound": 5.0},
      batch([[1.0, 1.0]], [[1, 1]], [[1]], sampler=[[-1, -9]]), {"policy/clipfrac_avg": 0.5}),  # not where it is dropped
@@ -183,7 +198,8 @@ def test_metrics_by_hand(name: str, options: dict[str, Any], inputs: LossInputs,
 
 
 POISONED = {
-    **{name: {} for name in ("trl", "roll", "deepspeed_chat", "openrlhf", "prime_rl", "torchtune")},
+    **{name: {} for name in ("trl", "roll", "deepspeed_chat", "openrlhf", "torchtune")},
+    "prime_rl": {"type": "default"},
     **{"verl": {"loss_agg_mode": "seq-mean-token-mean"}, "nemo_rl": NEMO, "skyrl": NO_KL},
 }
 
@@ -213,7 +229,7 @@ def test_the_loss_of_no_token() -> None:
     for name, options in undefined:
         assert math.isnan(total(name, options, empty)), name
         assert core_total(name, options, empty) == 0
-    for name, options in (("verl", mode("gspo")), ("verl", {"loss_agg_mode": "token-sum"}), ("roll", {}), ("trl", {})):
+    for name, options in (("verl", mode("sapo")), ("verl", {"loss_agg_mode": "token-sum"}), ("roll", {}), ("trl", {})):
         assert total(name, options, empty) == 0, name
 
 
@@ -367,7 +383,12 @@ REFUSED = [
     ("skyrl", corrected(tis_ratio_type="geometric"), "off_policy_correction.tis_ratio_type=geometric"),
     ("skyrl", {"policy_loss_type": ["regular"]}, "known here are regular, dual_clip"),
     ("areal", {"rejection_sampling": {"metric": "kl"}}, "rejection_sampling.metric=kl: .* ratio, kl_k1"),
+    ("openrlhf", {"is_correction_level": "token", "is_correction_gating": "tv"}, "is_correction_gating=tv: .* ratio"),
+    ("openrlhf", {"is_correction_level": "seq", "is_correction_mode": "clip"}, "needs is_correction_level=token"),
+    ("areal", {"use_cispo_loss": True}, "eps_clip_higher above 0"),
     ("prime_rl", {"type": "custom"}, "type=custom"),
+    ("prime_rl", {"type": "icepop", "adv_tau": 0.5}, "adv_tau=0.5 has no place"),
+    ("prime_rl", {"score_centering": True}, "score_centering=True"),
     ("nemo_rl", {"use_importance_sampling_correction": True, "truncated_importance_sampling_type": "tis"}, "needs"),
     ("open_instruct", {"rho_mask_upper_bound": 1.5, "rho_clamp_upper_bound": 3.0}, "only .0.0, 2.0. has a place"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import yaml
 
+from grpolab.frameworks.dialects_page import SOURCE
 from grpolab.frameworks.framework import load_framework
 from grpolab.frameworks.options import OPTIONS
 from grpolab.frameworks.vectors import make_inputs, read_variants
@@ -27,7 +29,6 @@ def mode(name: str, **options: Any) -> dict[str, Any]:
 
 BY_SEQUENCE = {"loss_agg_mode": "seq-mean-token-mean"}
 SEQUENCES = {"loss_reduction": "sequence_mean"}
-CORRECTED = {"enable_vllm_is_correction": True}
 BINARY_KL = {"dppo": {"dppo_type": "binary_kl", "delta_low": 0.05, "delta_high": 0.05}}
 WEIGHTED = {"use_importance_sampling_correction": True}
 
@@ -46,8 +47,9 @@ MODES: dict[str, dict[str, Any]] = {
     "trl/gdpo": {},
     "trl/vllm": {"use_vllm": True},
     "verl": {},
-    **{f"verl/{name}": mode(name) for name in ("cispo", "gpg", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl")},
-    **{f"verl/{name}": mode(name, **BY_SEQUENCE) for name in ("gspo", "sapo", "geo_mean")},
+    **{f"verl/{name}": mode(name) for name in ("gspo", "cispo", "gpg", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl")},
+    **{f"verl/{name}": mode(name, **BY_SEQUENCE) for name in ("sapo", "geo_mean")},
+    "verl/v0.8.0_gspo": mode("gspo", **BY_SEQUENCE),
     "verl/dro": {"policy_loss": {"loss_mode": "dro", "dro_beta": 0.1}},
     "verl/bypass": mode("bypass_mode"),
     "verl/bypass_reinforce": mode("bypass_mode", rollout_correction={"loss_type": "reinforce", "rollout_is": "token"}),
@@ -63,13 +65,13 @@ MODES: dict[str, dict[str, Any]] = {
     **{f"roll/pg_{name}": {"pg_variant": name} for name in ("vanilla", "ppo", "tis", "topr", "cispo", "kimi15")},
     "openrlhf": {},
     "openrlhf/gspo": {"policy_loss_type": "gspo"},
-    "openrlhf/sequence_mean": {"token_level_loss": False},
+    "openrlhf/sequence_mean": {"loss_agg_mode": "seq-mean-token-mean"},
     "openrlhf/kl_loss": {"kl_use_loss": True, "kl_estimator": "k3"},
-    "openrlhf/tis": CORRECTED,
-    "openrlhf/icepop": {**CORRECTED, "vllm_is_correction_type": "icepop"},
-    "openrlhf/seq_mask_tis": {**CORRECTED, "vllm_is_correction_type": "seq-mask-tis"},
+    "openrlhf/tis": {"is_correction_level": "token", "is_correction_mode": "clip"},
+    "openrlhf/icepop": {"is_correction_level": "token"},
+    "openrlhf/seq_mask_tis": {"is_correction_level": "seq"},
     # These differ by their advantages only.
-    **{f"openrlhf/{name}": {} for name in ("dr_grpo", "rloo", "reinforce", "reinforce_baseline")},
+    **{f"openrlhf/{name}": {} for name in ("dr_grpo", "rloo", "reinforce", "reinforce_baseline", "flash_reinforce")},
     "slime": {},
     "slime/gspo": {"advantage_estimator": "gspo"},
     "slime/cispo": {"advantage_estimator": "cispo"},
@@ -82,6 +84,7 @@ MODES: dict[str, dict[str, Any]] = {
     "areal/grpo": {},
     "areal/gspo": {"importance_sampling_level": "sequence"},
     "areal/sapo": {"use_sapo_loss": True},
+    "areal/cispo": {"use_cispo_loss": True, "eps_clip": 1.0, "eps_clip_higher": 4.0},
     "areal/dual_clip": {"c_clip": 3.0},
     "areal/decoupled": {"rejection_sampling": {}},
     "nemo_rl": {},
@@ -98,7 +101,9 @@ MODES: dict[str, dict[str, Any]] = {
     "open_instruct/cispo": {"loss_fn": "cispo"},
     "open_instruct/standard": {},
     "prime_rl": {},
-    "prime_rl/ipo": {"type": "ipo"},
+    **{f"prime_rl/{name}": {"type": name} for name in ("icepop", "ppo", "cispo")},
+    "prime_rl/v0.8.1": {"type": "default"},
+    "prime_rl/v0.8.1_ipo": {"type": "ipo", "ipo_threshold": 0.1},
     "skyrl": {},
     **{
         f"skyrl/{kind}": {"policy_loss_type": kind}
@@ -148,7 +153,22 @@ def test_every_framework_has_its_defaults() -> None:
 def test_what_a_dialect_says_beside_the_loss() -> None:
     deepspeed_chat = COMPOSER.compose(["dialect=deepspeed_chat"])
     assert (deepspeed_chat.beta, deepspeed_chat.kl_placement) == (0.1, "advantage")
-    assert {COMPOSER.compose([f"dialect={name}"]).old_log_probs for name in ("prime_rl", "prime_rl/ipo")} == {"sampler"}
+    assert {COMPOSER.compose([f"dialect={name}"]).old_log_probs for name in ("prime_rl", "prime_rl/icepop")} == {
+        "sampler"
+    }
+
+
+def test_a_dialect_says_version_commit_and_date_of_what_was_read() -> None:
+    """Once for a framework; a mode of an older version has its own, and its name begins with it."""
+    read = {}
+    for name in MODES:
+        text = (CONF / "dialect" / f"{name}.yaml").read_text()
+        (read[name],) = SOURCE.findall(text.replace("\n# ", " "))
+    for name, (_, version, *_) in read.items():
+        framework, _, mode = name.partition("/")
+        older = re.match(r"v[\d.]+", mode)
+        assert (read[name] == read[framework]) == (older is None), name
+        assert older is None or version.startswith(older[0]), name
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -174,7 +174,12 @@ def test_truncated_completions_count_in_the_advantages_and_not_in_the_loss() -> 
 
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_a_batch_whose_completions_are_all_cut_off_changes_nothing(minibatches: int, results: Results) -> None:
-    axes: dict[str, Any] = {"max_completion_length": 1, "num_minibatches": minibatches, "entropy_coef": 0.1, "num_iterations": 2}
+    axes: dict[str, Any] = {
+        "max_completion_length": 1,
+        "num_minibatches": minibatches,
+        "entropy_coef": 0.1,
+        "num_iterations": 2,
+    }
     axes |= {"prompts_per_step": 2, "num_generations": 2, "beta": 0.1}
     settings = tiny_settings(mask_truncated_completions=True, rollout_steps=2, **axes)
     outcome = run(settings, results)

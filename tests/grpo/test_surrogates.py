@@ -132,6 +132,8 @@ WEIGHTS: dict[str, Callable[[float, float], float]] = {
     "dppo_ratio": lambda r, A: (
         (0.0 if abs(r - 1) * math.exp(OLD) > 0.2 and (r > 1) == (A > 0) else A * r) - 2e-3 * math.log(r)
     ),
+    "ipo_capped": lambda r, A: 0.0 if abs(r - 1) * math.exp(OLD) > 0.2 else A * r,
+    "icepop": lambda r, A: A * r if 0.8 <= r <= 1.2 else 0.0,
     "ipo": lambda r, A: (0.0 if abs(r - 1) * math.exp(OLD) > 0.2 else A * r) - 2e-3 * math.log(r),
 }
 

@@ -82,7 +82,7 @@ SILENT = {  # rule -> runs that do not
     "cap-scales-gradient": [f"{TRL_CISPO} epsilon_high=1.0", "loss_type=cispo epsilon_high=0.2"],
     "sequences-weighted-by-length": [
         *(f"{SEQUENCE} aggregation=sequence_mean", "aggregation=token_sum_constant", "loss_type=gmpo"),
-        "dialect=verl/gspo aggregation=token_mean_minibatch",  # verl then averages by sequences all the same
+        "dialect=verl/sapo aggregation=token_mean_minibatch",  # verl then averages by sequences all the same
     ],
     "kl-clamp-ends-gradient": [
         *("beta=0.001 kl_output_clamp=10.0 kl_gradient=score_function", "beta=0 kl_input_clamp=5"),

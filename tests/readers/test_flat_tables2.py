@@ -162,7 +162,7 @@ def test_prime_rl_in_one_file_and_in_older_ones_of_a_part(tmp_path: Path) -> Non
     assert not differences(
         found, prompts_per_step=8, num_generations=12, num_iterations=1, num_minibatches=1, rollout_steps=60,
         max_completion_length=300, learning_rate=4e-6, lr_scheduler_type="cosine", warmup_steps=5, weight_decay=0.0,
-        kernel="dppo_ratio", scale_rewards="group_mean", temperature=1.0,
+        kernel="ipo", epsilon=0.3, scale_rewards="group_mean", temperature=1.0,
     )  # fmt: skip
     assert found.settings.options == {"advantage_weight": 1.0, "drift_weight": 0.005}
     assert says(found, "trainer.model.lora.rank=16: all weights are trained here", "orchestrator.train.source=")

@@ -103,7 +103,7 @@ IMPOSSIBLE = [
     ("verl", "dialect=trl/vespo", "kernel=vespo is in none"),
     (
         "verl",
-        "importance_sampling_level=sequence aggregation=token_mean_minibatch num_minibatches=2",
+        "loss_type=sapo aggregation=token_mean_minibatch num_minibatches=2",
         "aggregation=token_mean_minibatch",
     ),
     ("trl", "lr_scheduler_type=linear min_lr_ratio=0.1", "min_lr_ratio=0.1: trl has null"),

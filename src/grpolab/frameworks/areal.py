@@ -1,13 +1,15 @@
-"""AReaL 4aef98d8 (v1.0.4+17): `areal/utils/functional/functional.py`, `ppo_actor_loss_fn` and `sapo_loss_fn`.
+"""AReaL cbff54d6 (v2.0.0+55): `areal/utils/functional/functional.py`, `ppo_actor_`, `sapo_` and `cispo_loss_fn`.
 
 AReaL calls the old policy proximal, the sampler the behaviour policy. Its own way: rejected tokens leave the mask, but
-not the denominator; with a sequence ratio, a row has its mean advantage; the ratio is 0 at padding.
+not the denominator; with a sequence ratio, a row has its mean advantage; the ratio is 0 at padding. Before 2.0, as in
+4aef98d8 (v1.0.4+17), of which the vectors are, rejected tokens had ratio 0 in the metrics too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.options import REJECTION, REJECTION_VALUES, areal, bounds_the_weight
+from grpolab.grpo import loss as core
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, importance_ratio
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
@@ -51,14 +54,20 @@ def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: Los
     return torch.where(inputs.mask_BT, behaviour_weight(rule, inputs), 0.0)
 
 
-def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """Return the actor's `stats_tracker`: means over all tokens; a rejected token has ratio 0 here."""
-    mask_BT, kept_BT = inputs.mask_BT, loss.ratio != 0
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss, before_2: bool = False) -> dict[str, float]:
+    """Return the actor's `stats_tracker`: means over all tokens, rejected ones too, with their own ratio."""
+    mask_BT, kept_BT, ratio, parts = inputs.mask_BT, loss.ratio != 0, loss.ratio, loss.surrogate
+    log_ratio_BT = masked_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    counted_BT = kept_BT
+    if objective.importance_sampling_level == "token" and not before_2:
+        ratio = log_ratio_BT.exp()
+        if objective.kernel != "cispo":
+            counted_BT, parts = mask_BT, core.surrogate(objective, inputs, log_ratio_BT, ratio)
     logged = {
-        "importance_weight": loss.ratio,
-        "approx_kl": masked_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT),
-        "clip_ratio": (loss.surrogate.active_low | loss.surrogate.active_high) & kept_BT,
-        "dual_clip_ratio": loss.surrogate.outer & kept_BT,
+        "importance_weight": ratio,
+        "approx_kl": log_ratio_BT,
+        "clip_ratio": (parts.active_low | parts.active_high | parts.capped) & counted_BT,
+        "dual_clip_ratio": parts.outer & counted_BT,
         "actor_loss": loss.per_token,
     }
     if (rule := objective.sampler_correction) is not None:
@@ -74,7 +83,7 @@ def replay_ppo(options: Options, inputs: Inputs) -> Replayed:
     batch = shared.make_loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
     kept_BT = batch.mask_BT if bounds_the_weight(rule) else find_kept_tokens(rule, batch)
-    return shared.replay_loss(FRAMEWORK, areal(options), batch, kept_BT)
+    return shared.replay_loss(VECTORS, areal(options), batch, kept_BT)
 
 
 def find_kept_tokens(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
@@ -100,7 +109,12 @@ def find_kept_tokens(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
 def replay_sapo(options: Options, inputs: Inputs) -> Replayed:
     """Replay the SAPO loss."""
     renamed = {f"sapo_{name}" if name.startswith("tau_") else name: value for name, value in options.items()}
-    return shared.replay_loss(FRAMEWORK, areal({**renamed, "use_sapo_loss": True}), shared.make_loss_inputs(inputs))
+    return shared.replay_loss(VECTORS, areal({**renamed, "use_sapo_loss": True}), shared.make_loss_inputs(inputs))
+
+
+def replay_cispo(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the CISPO loss."""
+    return shared.replay_loss(FRAMEWORK, areal({**options, "use_cispo_loss": True}), shared.make_loss_inputs(inputs))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
@@ -140,7 +154,9 @@ FRAMEWORK = Framework(
     replays={
         "ppo_actor_loss_fn": replay_ppo,
         "sapo_loss_fn": replay_sapo,
+        "cispo_loss_fn": replay_cispo,
         "KLEstimator": replay_kl,
         "Normalization.__call__": replay_advantages,
     },
 )
+VECTORS = replace(FRAMEWORK, metrics=partial(metrics, before_2=True))  # the version of the vectors

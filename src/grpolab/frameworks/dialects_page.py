@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,10 @@ AXES = [name for name in ObjectiveSettings.model_fields if name != "framework"]
 PPO = Objective.of(beta=0.1)
 # Advantage of each sequence of the example -> its ratios.
 EXAMPLE = {0.9: [1.5, 1.3, 1.25, 2.0, 0.7, 1.1], -1.3: [0.5, 0.6, 0.75, 0.3], 0.0: [1.6], 0.6: [1.4, 1.9, 0.9]}
+# In a preset's comment: repository, version, commit (or PyPI), date of what was read.
+SOURCE = re.compile(
+    r"Source: ([\w.-]+/[\w.-]+) (\S+) \((PyPI|commit [0-9a-f]{7,40}|commit not known), (\d{4}-\d\d-\d\d)\), "
+)
 # What several frameworks report, as `framework/metric`, under names that are alike or not.
 FAMILIES = {
     "The clip fraction": " ".join("/".join(item) for item in CLIP_METRIC.items())
@@ -60,6 +65,10 @@ def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> st
         "# Dialects",
         "Written by `grpolab dialects` from `conf/dialect/`, the vocabulary, and what the adapters in `frameworks/`"
         " compute. `dialect=verl` is a framework's default, `dialect=verl/gspo` one of its modes.",
+        "## What was read",
+        "Of a release on PyPI the date is that of its files. A mode with a version in its name is that of an older"
+        " source, which the committed vectors hold. `grpolab dialects --drift` compares with newer sources.",
+        sources(comments),
         "## The defaults, side by side",
         table(["axis", *FRAMEWORKS], rows),
         f"The same in all (- is: not there): {', '.join(f'`{axis}` {first[axis]}' for axis in same)}."
@@ -79,6 +88,14 @@ def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> st
         OTHER_NAMES,
     ]
     return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
+
+
+def sources(comments: Mapping[str, str]) -> str:
+    """Return a table of what was read of each framework, and of each mode of another version."""
+    read = {name: match.groups() for name, comment in comments.items() if (match := SOURCE.search(comment))}
+    own = {name: row for name, row in read.items() if row != read.get(name.partition("/")[0]) or name in FRAMEWORKS}
+    rows = [[f"`{name}`", *own[name]] for name in sorted(own, key=lambda name: [*FRAMEWORKS].index(name.split("/")[0]))]
+    return table(["dialect", "repository", "version", "commit", "date"], rows)
 
 
 def format_axes(settings: RunSettings) -> dict[str, str]:

@@ -196,7 +196,7 @@ def dppo_kl(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, rati
 def dppo_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """-a r A + b (log r)^2; tokens that `dppo_tv` drops lose the first term, so that the second pulls them back.
 
-    prime-rl's default. Options: `advantage_weight` a, `drift_weight` b.
+    prime-rl's default until August 2026. Options: `advantage_weight` a, `drift_weight` b.
     """
     return pull_back(objective, inputs, log_ratio_BT, ratio, *beyond_tv(objective, inputs))
 
@@ -204,11 +204,48 @@ def dppo_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, r
 def ipo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """As `dppo_ratio`, but drop tokens for either sign of A whose probability moved beyond epsilon (up: epsilon_high).
 
-    prime-rl `ipo`.
+    prime-rl `ipo` until September 2026.
     """
+    return pull_back(objective, inputs, log_ratio_BT, ratio, *beyond_change(objective, inputs))
+
+
+def ipo_capped(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
+    """-a min(r, cap) A of the tokens that `ipo` keeps, 0 of the others; the cap leaves the gradient cap A log pi.
+
+    prime-rl's default since its `ipo` lost the pull back (September 2026). Options: `advantage_weight` a, `cap`.
+    """
+    low, high = beyond_change(objective, inputs)
+    kept, options = ~(low | high), objective.options
+    log_r = log_ratio_BT if objective.importance_sampling_level == "token" else ratio.log()
+    # 0 before the exponential: a dropped ratio may be infinite, and 0 times it is NaN.
+    capped_r = capped_ratio(torch.where(kept, log_r, 0.0), options["cap"])
+    loss = torch.where(kept, -options["advantage_weight"] * inputs.advantages * capped_r, 0.0)
+    capped = kept & (ratio.detach() > options["cap"])
+    masks = {"out_of_range": ~kept, "active_low": low, "active_high": high, "capped": capped}
+    return SurrogateParts.of(objective, ratio, loss, **masks)
+
+
+def capped_ratio(log_ratio: Tensor, cap: float) -> Tensor:
+    """Return min(exp(log ratio), cap) whose gradient is itself times that of the log ratio, beyond the cap too."""
+    fixed = log_ratio.detach()
+    return (fixed.clamp(max=math.log(cap)) + (log_ratio - fixed)).exp()
+
+
+def icepop(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
+    """-r A for ratios in [1-epsilon, 1+epsilon_high], ends included, 0 outside for either sign of A.
+
+    IcePop (2510.18855), INTELLECT-3 (2512.16144, eq. 1); prime-rl `icepop`.
+    """
+    low, high = ratio.detach() < objective.low, ratio.detach() > objective.high
+    kept = ~(low | high)
+    kept_r = torch.where(kept, ratio, 0.0)  # an infinite ratio outside is no NaN
+    return SurrogateParts.of(objective, ratio, -kept_r * inputs.advantages, active_low=low, active_high=high)
+
+
+def beyond_change(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
+    """Return masks, for either sign of A: the probability fell by more than epsilon; rose by more than epsilon_high."""
     moved_BT = probability_change(inputs)
-    low, high = moved_BT < -objective.epsilon, moved_BT > objective.epsilon_above
-    return pull_back(objective, inputs, log_ratio_BT, ratio, low, high)
+    return moved_BT < -objective.epsilon, moved_BT > objective.epsilon_above
 
 
 def beyond_tv(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:

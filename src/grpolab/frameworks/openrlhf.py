@@ -1,4 +1,4 @@
-"""OpenRLHF (OpenRLHF/OpenRLHF, 3c3be62, v0.11.0): openrlhf/models/loss.py `PolicyLoss`, trainer/ray/ppo_actor.py.
+"""OpenRLHF 0.11.2 (2026-09-14; the vectors: 3c3be62, 0.11.0): openrlhf/models/loss.py `PolicyLoss`, ray/ppo_actor.py.
 
 Its own way: padding is multiplied by the mask only at the end; the KL is computed in float32; KL and entropy are means
 over tokens even if the loss is a mean over sequences.
@@ -25,11 +25,16 @@ from grpolab.settings.objective import Objective, SamplerCorrection
 
 def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: LossInputs) -> Tensor:
     """Return the sampler's weight; seq-mask-tis drops rows by their geometric mean, and keeps tokens' own weights."""
-    log_weight_BT = shared.sampler_log_ratio(inputs)
+    judged, weight_BT = judged_weight(rule, inputs), shared.sampler_log_ratio(inputs).exp()
     if rule.level == "token":
-        return bounded_weight(rule, log_weight_BT.exp())
-    of_rows_B1 = row_mean(log_weight_BT, inputs.mask_BT).exp()
-    return ((of_rows_B1 >= rule.low) & (of_rows_B1 <= rule.high)) * log_weight_BT.exp()
+        return bounded_weight(rule, judged)
+    return torch.where((judged >= rule.low) & (judged <= rule.high), weight_BT, 0.0)
+
+
+def judged_weight(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
+    """Return what the bounds are for: each token's weight, or each row's geometric mean; (B, T) or (B, 1)."""
+    log_weight_BT = shared.sampler_log_ratio(inputs)
+    return (log_weight_BT if rule.level == "token" else row_mean(log_weight_BT, inputs.mask_BT)).exp()
 
 
 def approx_kl(log_probs: Tensor, base: Tensor, estimator: str) -> Tensor:
@@ -86,8 +91,11 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "ppo_clip_ratio": token_mean(shared.find_clipped_losses(objective, inputs.advantages, loss.ratio), mask_BT),
         "ppo_kl": token_mean(inputs.old_log_probs_BT - inputs.log_probs_BT, mask_BT),
     }
-    if objective.sampler_correction is not None:
+    if (rule := objective.sampler_correction) is not None:
         logged["vllm_kl"] = token_mean(-shared.sampler_log_ratio(inputs), mask_BT)
+        judged = judged_weight(rule, inputs)
+        outside = ((judged < rule.low) | (judged > rule.high)).float()
+        logged["is_filter_ratio"] = token_mean(outside, mask_BT) if rule.level == "token" else float(outside.mean())
     return logged
 
 
@@ -101,7 +109,8 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
         if (count := options.get(option)) is not None:
             totals: dict[str, Any] = {name: count / options.get("dp_size", 1)}
             batch = replace(batch, totals=replace(batch.totals, **totals))
-    if not (options.get("enable_vllm_is_correction") and point.importance_sampling_level == "sequence"):
+    corrected = options.get("enable_vllm_is_correction") or options.get("is_correction_level", "off") != "off"
+    if not (corrected and point.importance_sampling_level == "sequence"):
         return shared.replay_loss(FRAMEWORK, point, batch)
     replayed = shared.replay_loss(FRAMEWORK, point, replace(batch, old_log_probs_BT=inputs["rollout_logprobs"]))
     drift_BT = (inputs["old_logprobs"] - inputs["logprobs"]).detach()
@@ -121,6 +130,7 @@ ESTIMATOR = {
     "rloo": ("leave_one_out", "none", False),
     "group_norm": ("group_mean", "group", False),
     "dr_grpo": ("group_mean", "none", False),
+    "flash_reinforce": ("batch_mean", "none", False),
 }
 
 

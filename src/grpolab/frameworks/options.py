@@ -20,7 +20,8 @@ KL = {name: name for name in ("k1", "k2", "k3")}
 # AReaL: `PPOActorConfig`. Its KL (`kl_ctl`) is in the reward.
 AREAL: dict[str, Any] = {
     "importance_sampling_level": "token", "eps_clip": 0.2, "eps_clip_higher": None, "c_clip": None,
-    "use_sapo_loss": False, "sapo_tau_pos": 1.0, "sapo_tau_neg": 1.05, "rejection_sampling": None, "kl_estimator": "k1",
+    "use_sapo_loss": False, "sapo_tau_pos": 1.0, "sapo_tau_neg": 1.05, "use_cispo_loss": False,
+    "rejection_sampling": None, "kl_estimator": "k1",
 }  # fmt: skip
 AREAL_LEVEL = {name: name for name in ("token", "sequence")}
 # `rejection_sampling` -> its defaults where it is there, and what its values mean here.
@@ -38,7 +39,15 @@ REJECTION_VALUES = {
 def areal(options: Mapping[str, Any]) -> Objective:
     """Translate options of `PPOActorConfig`."""
     o, correction = AREAL | dict(options), None
-    sapo = {"temperature_positive": o["sapo_tau_pos"], "temperature_negative": o["sapo_tau_neg"]}
+    kernel, sapo = "clipped", {"temperature_positive": o["sapo_tau_pos"], "temperature_negative": o["sapo_tau_neg"]}
+    if o["use_cispo_loss"]:
+        kernel = "cispo"
+        if o["use_sapo_loss"] or not (o["eps_clip_higher"] or 0) > 0:
+            raise ValueError("use_cispo_loss=True needs use_sapo_loss=False and an eps_clip_higher above 0")
+        if o["importance_sampling_level"] != "token":
+            raise ValueError(f"importance_sampling_level={o['importance_sampling_level']}: with CISPO it must be token")
+    elif o["use_sapo_loss"]:
+        kernel = "sapo"
     if o["rejection_sampling"] is not None:  # the behaviour weight, geometric mean of a sequence's
         rule = REJECTION | dict(o["rejection_sampling"])
         level, mode, metric, _ = (
@@ -53,11 +62,11 @@ def areal(options: Mapping[str, Any]) -> Objective:
         importance_sampling_level=choose(
             "AReaL", "importance_sampling_level", o["importance_sampling_level"], AREAL_LEVEL
         ),
-        kernel="sapo" if o["use_sapo_loss"] else "clipped",
-        kernel_options=sapo if o["use_sapo_loss"] else {},
+        kernel=kernel,
+        kernel_options=sapo if kernel == "sapo" else {},
         epsilon=o["eps_clip"],
         epsilon_high=o["eps_clip_higher"],
-        dual_clip=o["c_clip"],
+        dual_clip=o["c_clip"] if kernel != "cispo" else None,
         loss_form="max_negative",
         kl_estimator=choose("AReaL", "kl_estimator", o["kl_estimator"], KL),
         kl_output_clamp=10.0,
@@ -170,30 +179,34 @@ def open_instruct(options: Mapping[str, Any]) -> Objective:
     )
 
 
-# OpenRLHF: arguments of `PolicyLoss`, and of the actor's loss (`algo.kl.*`, `actor.entropy_coef`).
+# OpenRLHF: arguments of `PolicyLoss`, and of the actor's loss (`algo.kl.*`, `actor.entropy_coef`); the row before the
+# last has the names until 0.11.0.
 OPENRLHF: dict[str, Any] = {
     "policy_loss_type": "ppo", "clip_eps_low": 0.2, "clip_eps_high": 0.2, "dual_clip": None, "token_level_loss": True,
-    "enable_vllm_is_correction": False, "vllm_is_correction_type": "tis", "vllm_is_truncated_threshold": (0.5, 5.0),
+    "loss_agg_mode": "token-mean", "is_correction_level": "off", "is_correction_mode": "mask",
+    "is_correction_gating": "ratio", "is_correction_threshold": (0.5, 5.0),
+    "enable_vllm_is_correction": False, "vllm_is_correction_type": "tis", "vllm_is_truncated_threshold": None,
     "kl_use_loss": False, "kl_init_coef": 0.01, "kl_estimator": "k1", "entropy_coef": None,
 }  # fmt: skip
 OPENRLHF_LEVEL = {"ppo": "token", "gspo": "sequence"}
-OPENRLHF_CORRECTION = {  # type -> level and mode
+OPENRLHF_CORRECTION = {  # type until 0.11.0 -> level and mode
     "tis": ("token", "truncate"), "icepop": ("token", "mask"), "seq-mask-tis": ("geometric", "mask"),
 }  # fmt: skip
+OPENRLHF_UNIT = {"token": "token", "seq": "geometric"}
+OPENRLHF_TREATMENT = {"mask": "mask", "clip": "truncate"}
+OPENRLHF_BY_TOKEN = {"token-mean": True, "seq-mean-token-mean": False}
 OPENRLHF_KL_CLAMP = 10.0
 
 
 def openrlhf(options: Mapping[str, Any]) -> Objective:
     """Translate OpenRLHF's arguments."""
-    o, correction = OPENRLHF | dict(options), None
+    o = OPENRLHF | dict(options)
     level = choose("OpenRLHF", "policy_loss_type", o["policy_loss_type"], OPENRLHF_LEVEL)
-    kind = choose("OpenRLHF", "vllm_is_correction_type", o["vllm_is_correction_type"], OPENRLHF_CORRECTION)
     estimator = choose("OpenRLHF", "kl_estimator", o["kl_estimator"], KL)
+    by_token = choose("OpenRLHF", "loss_agg_mode", o["loss_agg_mode"], OPENRLHF_BY_TOKEN) and o["token_level_loss"]
     if o["dual_clip"] is not None and o["dual_clip"] <= 1:
         raise ValueError(f"dual_clip={o['dual_clip']} must be more than 1")
-    ppo = level == "token"  # gspo has the ratio to the sampler's policy instead of a weight
-    if ppo and o["enable_vllm_is_correction"]:
-        correction = SamplerCorrection.of(*kind, *o["vllm_is_truncated_threshold"])
+    correction, ppo = openrlhf_correction(o), level == "token"
     kl = kl_axes(o["kl_init_coef"], estimator, output_clamp=OPENRLHF_KL_CLAMP)
     if not o["kl_use_loss"]:
         kl["beta"] = 0.0  # it is in the reward
@@ -203,36 +216,74 @@ def openrlhf(options: Mapping[str, Any]) -> Objective:
         epsilon=o["clip_eps_low"],
         epsilon_high=o["clip_eps_high"],
         dual_clip=o["dual_clip"],
-        aggregation="token_mean_minibatch" if ppo and o["token_level_loss"] else "sequence_mean_nonempty",
+        aggregation="token_mean_minibatch" if ppo and by_token else "sequence_mean_nonempty",
         **kl,
         entropy_coef=o["entropy_coef"] or 0.0,
-        sampler_correction=correction,
+        sampler_correction=correction if ppo else None,  # gspo has the ratio to the sampler's policy instead
     )
 
 
-# prime-rl: `DefaultLossConfig`, or `IPOLossConfig` (type `ipo`).
+def openrlhf_correction(o: Mapping[str, Any]) -> SamplerCorrection | None:
+    """Translate the correction for the sampler, by its names since 0.11.2 or before."""
+    kind = choose("OpenRLHF", "vllm_is_correction_type", o["vllm_is_correction_type"], OPENRLHF_CORRECTION)
+    if o["enable_vllm_is_correction"]:
+        return SamplerCorrection.of(*kind, *(o["vllm_is_truncated_threshold"] or o["is_correction_threshold"]))
+    if o["is_correction_level"] == "off":
+        return None
+    unit = choose("OpenRLHF", "is_correction_level", o["is_correction_level"], OPENRLHF_UNIT)
+    mode = choose("OpenRLHF", "is_correction_mode", o["is_correction_mode"], OPENRLHF_TREATMENT)
+    choose("OpenRLHF", "is_correction_gating", o["is_correction_gating"], {"ratio": "ratio"})
+    if (unit, mode) == ("geometric", "truncate"):
+        raise ValueError("is_correction_mode=clip needs is_correction_level=token")
+    low, high = (0.0, *o["is_correction_threshold"])[-2:]  # a single number is the upper bound
+    return SamplerCorrection.of(unit, mode, low, high)
+
+
+# prime-rl: `IPOLossConfig`, or another class by `type`; the second row is of versions until August or September 2026.
 PRIME_RL: dict[str, Any] = {
-    "type": "default", "dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "ipo_threshold": 0.1,
-    "adv_tau": 1.0, "kl_tau": 1e-3,
+    "type": "ipo", "eps": 0.3, "max_importance_ratio": 1e4, "ratio_low": None, "ratio_high": None, "adv_tau": 1.0,
+    "dppo_mask_low": None, "dppo_mask_high": None, "ipo_threshold": None, "kl_tau": None,
+    "score_centering": False,
 }  # fmt: skip
-# Type -> kernel, and the options that are its lower and upper bound.
-PRIME_RL_LOSSES = {
-    "default": ("dppo_ratio", "dppo_mask_low", "dppo_mask_high"),
-    "ipo": ("ipo", "ipo_threshold", "ipo_threshold"),
-}
+PRIME_RL_BEFORE = {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "ipo_threshold": 0.1, "kl_tau": 1e-3}  # v0.8.1
+PRIME_RL_TYPES = ("default", "ipo", "icepop", "ppo", "cispo")  # `default` was there until August 2026
+# Type -> kernel, default of `ratio_low` and `ratio_high`.
+PRIME_RL_BANDS = {"icepop": ("icepop", 0.2, 5.0), "ppo": ("clipped", 0.8, 1.2), "cispo": ("cispo", 0.0, 5.0)}
 
 
 def prime_rl(options: Mapping[str, Any]) -> Objective:
-    """Translate options of a loss of prime-rl."""
+    """Translate options of a loss of prime-rl, or of one until September 2026, known by the options that it alone has.
+
+    Where both ends of DPPO's mask are given and no type, the loss is v0.8.1's default; with `ipo_threshold`, or a
+    `kl_tau` that is not 0, it is the `ipo` with the pull back.
+    """
     o = PRIME_RL | dict(options)
-    kernel, low, high = choose("prime-rl", "type", o["type"], PRIME_RL_LOSSES)
+    kind = choose("prime-rl", "type", o["type"], {name: name for name in PRIME_RL_TYPES})
+    if o["score_centering"]:
+        raise ValueError(
+            "score_centering=True needs the sampler's log-probs of all tokens: only False has a place here"
+        )
+    if kind in PRIME_RL_BANDS:
+        kernel, *bounds = PRIME_RL_BANDS[kind]
+        given = o["ratio_low"], o["ratio_high"]
+        low, high = (bound if value is None else value for value, bound in zip(given, bounds, strict=True))
+        if o["adv_tau"] != 1:
+            raise ValueError(f"adv_tau={o['adv_tau']} has no place on our axes with type={kind}, only 1 has")
+        return _prime_rl_loss(kernel, {}, round(1 - low, 12), round(high - 1, 12))  # 1 - .8 is .2 here
+    of_before = PRIME_RL_BEFORE | {key: o[key] for key in PRIME_RL_BEFORE if o[key] is not None}
+    drift = {"advantage_weight": o["adv_tau"], "drift_weight": of_before["kl_tau"]}
+    if kind == "default" or o["dppo_mask_low"] is not None or o["dppo_mask_high"] is not None:
+        return _prime_rl_loss("dppo_ratio", drift, of_before["dppo_mask_low"], of_before["dppo_mask_high"])
+    if o["ipo_threshold"] is not None or o["kl_tau"]:
+        eps = o["eps"] if o["ipo_threshold"] is None else o["ipo_threshold"]
+        return _prime_rl_loss("ipo", drift, eps, eps)
+    cap = {"advantage_weight": o["adv_tau"], "cap": o["max_importance_ratio"]}
+    return _prime_rl_loss("ipo_capped", cap, o["eps"], o["eps"])
+
+
+def _prime_rl_loss(kernel: str, numbers: Mapping[str, float], low: float, high: float) -> Objective:
     return Objective.of(
-        kernel=kernel,
-        kernel_options={"advantage_weight": o["adv_tau"], "drift_weight": o["kl_tau"]},
-        epsilon=o[low],
-        epsilon_high=o[high],
-        kl_estimator=None,
-        kl_gradient=None,
+        kernel=kernel, kernel_options=numbers, epsilon=low, epsilon_high=high, kl_estimator=None, kl_gradient=None
     )
 
 

@@ -1,4 +1,8 @@
-"""prime-rl 559b4477 (v0.8.1.dev67): `src/prime_rl/trainer/rl/loss.py`, `default_loss_fn` and `ipo_loss_fn`.
+"""prime-rl: `src/prime_rl/trainer/rl/loss.py`, `IPOLoss`, `IcePopLoss`, `PPOLoss`, `CISPOLoss`.
+
+Read as of its pull requests 3418, 3526 and 3586 (2026-09-18), and in a later text whose commit is not known to us: it
+took the KL of `ipo` away and capped its ratio. Of 559b4477 (v0.8.1.dev67), which the vectors hold, are
+`default_loss_fn` and `ipo_loss_fn`, the kernels in BEFORE: they multiply by their masks, today's choose.
 
 There is no old policy: the ratio is to the sampler, whose log-probs serve as the old ones. The metrics are means over
 each sequence, then over sequences.
@@ -14,18 +18,41 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.options import PRIME_RL_LOSSES, prime_rl
+from grpolab.frameworks.kernels import capped_ratio
+from grpolab.frameworks.options import PRIME_RL, prime_rl
 from grpolab.grpo import loss as core
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.settings.objective import Objective
 
+BEFORE = {"dppo_ratio", "ipo"}
+
+
+def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
+    """Keep what is stored at padding where the loss multiplies by a mask."""
+    return inputs if objective.kernel in BEFORE else core.prepare(objective, inputs)
+
+
+def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return the core's ratio; that of `ppo` is capped at 10,000, and keeps its gradient there, (B, T)."""
+    if objective.kernel == "clipped" and objective.importance_sampling_level == "token":
+        return capped_ratio(log_ratio_BT, PRIME_RL["max_importance_ratio"])
+    return core.importance_ratio(objective, log_ratio_BT, mask_BT)
+
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """Return the core's surrogate, but multiply dropped tokens by 0, so that an infinite ratio becomes NaN."""
+    """Return the core's surrogate; before, dropped tokens were multiplied by 0, so that an infinite ratio is NaN."""
     parts = core.surrogate(objective, inputs, log_ratio_BT, ratio)
+    if objective.kernel not in BEFORE:
+        return parts
     return replace(parts, loss=parts.loss + torch.where(parts.out_of_range, ratio * 0, 0.0))
+
+
+def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """Average as the core does; before, padding was multiplied by 0."""
+    rule = shared.average_with_padding if objective.kernel in BEFORE else core.average
+    return rule(objective, inputs, per_token)
 
 
 def measure_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
@@ -37,13 +64,17 @@ def measure_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -> d
         "unmasked_mismatch_kl": (mismatch_BT, mask_BT & ~dropped_BT),
         "is_masked": (dropped_BT, mask_BT),
     }
-    if objective.kernel != "ipo":
+    if objective.kernel == "dppo_ratio":
         counted |= {
             "is_masked_low": (parts.active_low & (A < 0), mask_BT),  # the loss drops those of A = 0 too
             "is_masked_high": (parts.active_high, mask_BT),
             "masked_advantage_positive": ((A > 0).expand_as(mask_BT), mask_BT & dropped_BT),
             "masked_advantage_negative": ((A < 0).expand_as(mask_BT), mask_BT & dropped_BT),
         }
+    elif objective.kernel in ("clipped", "cispo"):
+        far_BT = loss.log_ratio_BT.detach().exp() > PRIME_RL["max_importance_ratio"]
+        counted["is_clipped"] = (dropped_BT | parts.capped, mask_BT)
+        counted |= {"ratio_capped": (far_BT, mask_BT)} if objective.kernel == "clipped" else {}
     return {name: row_mean(torch.where(over, values, 0), over)[:, 0] for name, (values, over) in counted.items()}
 
 
@@ -59,11 +90,17 @@ def replay(kind: str, options: Options, inputs: Inputs) -> Replayed:
     return replace(shared.replay_loss(FRAMEWORK, point, batch), metrics=measure_sequences(point, batch, loss))
 
 
+# Function of a vector file -> `type`. Of today's there are no committed vectors; a test computes them by hand.
+FUNCTIONS = {
+    **{f"{name}_loss_fn": name for name in ("default", "ipo")},
+    **{"IPOLoss": "ipo", "IcePopLoss": "icepop", "PPOLoss": "ppo", "CISPOLoss": "cispo"},
+}
 FRAMEWORK = Framework(
     objective=prime_rl,
-    prepare=shared.keep_padding,
+    prepare=prepare,
+    ratio=ratio,
     surrogate=surrogate,
-    average=shared.average_with_padding,
+    average=average,
     metrics=metrics,
-    replays={f"compute_loss + {kind}_loss_fn": functools.partial(replay, kind) for kind in PRIME_RL_LOSSES},
+    replays={f"compute_loss + {function}": functools.partial(replay, kind) for function, kind in FUNCTIONS.items()},
 )

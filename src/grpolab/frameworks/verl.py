@@ -1,8 +1,9 @@
-"""verl 1dda039b (2026-08-22, v0.8.0+337): `verl/trainer/ppo/core_algos.py` and `verl/workers/utils/losses.py`.
+"""verl 0.9.1 (2026-09-20): `verl/trainer/ppo/core_algos.py` and `verl/workers/utils/losses.py`.
 
-Its own way: gspo, sapo and geo_mean average their loss by sequences, and `loss_agg_mode` only affects KL and entropy;
-the ratio of gspo is at most e^10; geo_mean takes the geometric mean of a sequence's sampler weights; padding is masked
-only in sums; the loss of a batch without tokens is NaN. See also `verl_options.py` and `verl_correction.py`.
+Its own way: sapo and geo_mean average their loss by sequences, and `loss_agg_mode` only affects KL and entropy (gspo
+too before 0.9, as in 1dda039b, v0.8.0+337, of which the vectors are); the ratio of gspo is at most e^10; geo_mean takes
+the geometric mean of a sequence's sampler weights; padding is masked only in sums; the loss of a batch without tokens
+is NaN. See also `verl_options.py` and `verl_correction.py`.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ def importance_weight(rule: SamplerCorrection, objective: Objective, inputs: Los
     return row_mean((weight + TINY).log(), inputs.mask_BT).exp() if objective.kernel == "gmpo" else weight
 
 
-def loss_aggregation(objective: Objective) -> str:
+def loss_aggregation(objective: Objective, before_0_9: bool) -> str:
     """Return how the policy loss is averaged."""
-    by_sequence = objective.importance_sampling_level == "sequence_token" or objective.kernel in ("sapo", "gmpo")
+    is_gspo = objective.importance_sampling_level == "sequence_token"
+    by_sequence = objective.kernel in ("sapo", "gmpo") or (is_gspo and before_0_9)
     return "sequence_mean" if by_sequence else objective.aggregation
 
 
-def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def average(objective: Objective, inputs: LossInputs, per_token: Tensor, before_0_9: bool = False) -> Tensor:
     """Average the policy loss; NaN if there is no token to average over."""
-    return aggregate(objective.but(aggregation=loss_aggregation(objective)), inputs, per_token)
+    return aggregate(objective.but(aggregation=loss_aggregation(objective, before_0_9)), inputs, per_token)
 
 
 def aggregate(objective: Objective, inputs: LossInputs, values: Tensor) -> Tensor:
@@ -63,14 +65,16 @@ def aggregate(objective: Objective, inputs: LossInputs, values: Tensor) -> Tenso
     return (torch.where(counted, values, 0.0) * weights_BT).sum()
 
 
-def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
+def add_kl_penalty(
+    objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor, before_0_9: bool = False
+) -> Tensor:
     """Add the KL, averaged by `loss_agg_mode` even if the policy loss is not."""
-    mask_BT, names = inputs.mask_BT, (objective.aggregation, loss_aggregation(objective))
+    mask_BT, names = inputs.mask_BT, (objective.aggregation, loss_aggregation(objective, before_0_9))
     of_kl, of_loss = (resolve(AGGREGATIONS[name])(mask_BT.to(kl_ref_BT.dtype), inputs.totals) for name in names)
     return per_token + objective.beta * torch.where(mask_BT, of_kl / of_loss, 0.0) * kl_ref_BT
 
 
-def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss, before_0_9: bool = False) -> dict[str, float]:
     """Return the metrics of `ppo_loss`, and those of the rollout correction if there is one."""
     mask_BT, rule = inputs.mask_BT, objective.sampler_correction
     sampler_BT = None if rule is None else inputs.sampler_log_probs_BT
@@ -85,7 +89,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         sums_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2), dtype=torch.double)
         logged = dict(zip(per_token, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
     weight = 1.0 if rule is None else importance_weight(rule, objective, inputs)
-    logged["actor/pg_loss"] = float(average(objective, inputs, loss.surrogate.loss * weight))
+    logged["actor/pg_loss"] = float(average(objective, inputs, loss.surrogate.loss * weight, before_0_9))
     if inputs.entropy_BT is not None:
         logged["actor/entropy_loss"] = float(aggregate(objective, inputs, inputs.entropy_BT))
     if loss.kl_ref_BT is not None:
@@ -150,7 +154,7 @@ def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
         batch = replace(batch, sampler_log_probs_BT=batch.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
         batch = replace(batch, noise_BT=draw_like_verl(point, batch, options.get("torch_manual_seed", 0)))
-    return scale_loss(shared.replay_loss(FRAMEWORK, point, batch), counts.get("dp_size", 1))
+    return scale_loss(shared.replay_loss(VECTORS, point, batch), counts.get("dp_size", 1))
 
 
 @torch.no_grad()
@@ -179,13 +183,13 @@ def replay_bypass_mode(options: Options, inputs: Inputs) -> Replayed:
     batch = shared.make_loss_inputs({**inputs, "mask": kept_BT}, totals=counts)
     if o["loss_type"] == "reinforce":  # no ratio (old = current); the weight is current over sampler
         batch = replace(batch, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
-    return shared.replay_loss(FRAMEWORK, translate_mode(options, "bypass_mode"), batch).with_metrics(logged)
+    return shared.replay_loss(VECTORS, translate_mode(options, "bypass_mode"), batch).with_metrics(logged)
 
 
 def replay_ppo_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay policy loss, entropy bonus and KL; this batch, empty rows included, is the global batch."""
     counts = count_totals(inputs["mask"], {"global_batch_size": len(inputs["mask"])})
-    return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs, totals=counts))
+    return shared.replay_loss(VECTORS, objective(options), shared.make_loss_inputs(inputs, totals=counts))
 
 
 def replay_agg_loss(options: Options, inputs: Inputs) -> Replayed:
@@ -324,4 +328,11 @@ FRAMEWORK = Framework(
         " vocabulary, which this learner does not keep; the group mean in its place differs by 47% (median of the"
         " cases) to 100% of the largest advantage",
     },
+)
+# The version of the vectors, which differs by gspo's average only.
+VECTORS = replace(
+    FRAMEWORK,
+    average=partial(average, before_0_9=True),
+    add_kl_penalty=partial(add_kl_penalty, before_0_9=True),
+    metrics=partial(metrics, before_0_9=True),
 )

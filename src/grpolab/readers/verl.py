@@ -1,4 +1,4 @@
-"""Read the overrides of `verl.trainer.main_ppo` (1dda039b, 2026-08-22) into our settings, write ours, say what is lost.
+"""Read the overrides of `verl.trainer.main_ppo` (0.9.1, 2026-09-20) into our settings, write ours, say what is lost.
 
 Of the hundreds of keys in verl/trainer/config/, those of the actor, the algorithm and the batch sizes decide what is
 learnt; `verl_keys.py` names them, `verl.yaml` has all. A key that verl does not have is reported.
@@ -90,6 +90,8 @@ def resolve_options(given: Given) -> Options:
     options |= {keys.ONE_STEP: True} if keys.ONE_STEP in given.program and options[keys.TOTAL_STEPS] != 1 else {}
     if options[f"{CORRECTION}bypass_mode"]:
         options[MODE] = "bypass_mode"
+    if options[MODE] == "gspo" and _version(given) < keys.GSPO_BY_KEY:
+        options[AVERAGE] = "seq-mean-token-mean"
     return options
 
 
@@ -192,6 +194,8 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
             f"{AVERAGE}=token-mean: verl before 0.{keys.WHOLE_MEANS} takes it over each micro batch and averages those,"
             " so that tokens of short micro batches weigh more; here it is over the minibatch"
         )
+    if options[MODE] == "gspo" and version < keys.GSPO_BY_KEY:
+        yield f"{MODE}=gspo: verl before 0.{keys.GSPO_BY_KEY} averages it by sequences, whatever {AVERAGE} is"
     old, new = named.get(f"{ACTOR}grad_clip"), named.get(CLIP_GRAD)
     if None not in (old, new) and old != new:
         yield f"{ACTOR}grad_clip={old}: since 0.8 verl clips by {CLIP_GRAD}={new}, which is carried"

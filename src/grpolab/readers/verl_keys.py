@@ -46,6 +46,7 @@ WRITTEN_OUT = {
 # Versions. No default that is carried has changed since 0.4 (May 2025); before, three were different.
 NEWEST, FIRST_OF_TODAY = 9, 4  # 0.9 and 0.4
 WHOLE_MEANS = 7  # since 0.7 token means are over the whole minibatch instead of each micro-batch
+GSPO_BY_KEY = 9  # since 0.9 loss_agg_mode averages the loss of gspo; before, it was by sequences
 EARLY = {f"{ACTOR}entropy_coeff": 0.001}
 ONLY_EARLY: list[str] = TABLE["only_early"].split()  # keys that 0.4 has no longer
 SINCE_TODAY = (AVERAGE, KL_REWARD, BY_STD, *(f"{ACTOR}clip_ratio_{part}" for part in ("low", "high", "c")))
