@@ -47,6 +47,7 @@ OTHER: dict[str, Any] = {
     "sampler_correction": {"level": "token", "mode": "truncate", "low": 0.0, "high": 2.0},
     **{"off_policy_mask_threshold": 0.5, "old_log_probs": "sampler", "sampler_dtype": "bfloat16"},
     **{"sampler_noise": 0.1, "sampler_refresh": 2},
+    "sampler_rejection": {"policy": "old", "bounds": {"token": [0.5, 2.0]}, "m2_budget": None},
     "filter_groups": {"metric": "correct", "max_batches": 2},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
     **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},

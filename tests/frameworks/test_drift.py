@@ -40,7 +40,7 @@ class CISPOLossConfig(BaseConfig):
 class TrainerConfig(BaseConfig):
     loss: LossConfig = IPOLossConfig()
 """,
-    "five/torchtune/dev/grpo/loss.py": "class GRPOLoss:\n    def __init__(self, epsilon=0.1, kl_coeff: float = 0.2): 0\n",
+    "five/torchtune/dev/grpo/loss.py": "class GRPOLoss:\n    def __init__(self, epsilon=0.1, kl_coeff=0.2): 0\n",
     "six/dschat/rlhf/ppo_trainer.py": "class DeepSpeedPPOTrainer():\n    def __init__(self): self.cliprange = 0.3\n",
 }
 MOVED = {

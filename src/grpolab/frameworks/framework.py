@@ -74,7 +74,9 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
     All count at the objective's own ratio, kernel and range. KL, entropy bonus, masks and sampler weights are left out,
     because each framework has its own.
     """
-    off = dict.fromkeys(("top_entropy_quantile", "off_policy_mask_threshold", "sampler_correction"))
+    off = dict.fromkeys(
+        ("top_entropy_quantile", "off_policy_mask_threshold", "sampler_correction", "sampler_rejection")
+    )
     objective = objective.but(beta=0.0, kl_estimator="k3", kl_gradient="plain", entropy_coef=0.0, **off)
     inputs = replace(inputs, reference_log_probs_BT=None, sampler_log_probs_BT=None, entropy_BT=None)
     logged = {name: compute_metrics(name, objective, inputs) for name in CLIP_METRIC}

@@ -16,6 +16,7 @@ from torch import Tensor
 from grpolab.grpo.aggregation import Totals, aggregate
 from grpolab.grpo.kl import kl_penalty, unit_gradient
 from grpolab.grpo.ratios import masked_log_ratio, off_policy_keep, sampler_weight, top_entropy_keep
+from grpolab.grpo.rejection import kept_tokens
 from grpolab.registry import RATIOS, SURROGATES, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
 
@@ -88,7 +89,8 @@ class Loss:
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
     """Drop the inputs that the objective does not use, and put 0 at padding."""
     entropy = objective.entropy_coef or objective.top_entropy_quantile is not None
-    sampler = objective.sampler_correction is not None or objective.off_policy_mask_threshold is not None
+    rules = objective.sampler_correction, objective.off_policy_mask_threshold, objective.sampler_rejection
+    sampler = any(rule is not None for rule in rules)
     used = replace(
         inputs,
         entropy_BT=inputs.entropy_BT if entropy else None,
@@ -134,13 +136,19 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 
 
 def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Put 0 where the off-policy mask or the entropy mask leaves tokens out."""
+    """Put 0 where the off-policy mask, the sampler's rejection or the entropy mask leaves tokens out."""
     mask_BT, old_BT, sampler_BT = inputs.mask_BT, inputs.old_log_probs_BT, inputs.sampler_log_probs_BT
     if objective.off_policy_mask_threshold is not None:
         behaviour_BT = old_BT if sampler_BT is None else sampler_BT
         per_token = per_token * off_policy_keep(
             inputs.advantages, behaviour_BT, inputs.log_probs_BT, mask_BT, objective.off_policy_mask_threshold
         )
+    if objective.sampler_rejection is not None:
+        assert sampler_BT is not None
+        kept_BT = kept_tokens(
+            objective.sampler_rejection, inputs.advantages, old_BT, inputs.log_probs_BT, sampler_BT, mask_BT
+        )
+        per_token = torch.where(kept_BT, per_token, 0.0)
     if objective.top_entropy_quantile is not None:
         assert inputs.entropy_BT is not None
         per_token = per_token * top_entropy_keep(inputs.entropy_BT, mask_BT, objective.top_entropy_quantile)

@@ -27,7 +27,7 @@ from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, sampler_gap
 from grpolab.grpo.kl import exact_kl
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts, policy_loss
-from grpolab.grpo.metrics import UpdateTensors, update_metrics
+from grpolab.grpo.metrics import UpdateTensors, rejection_metrics, update_metrics
 from grpolab.grpo.model import Policy, apply_to_tokens, old_log_probs, prefix_places, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rollout import Collector, PromptStream
@@ -201,8 +201,10 @@ class Learner:
 
     def metrics(self, update: Update) -> dict[str, float]:
         """Return every metric of kind `update` that an optimiser step has, the framework's own included."""
-        cosine = {} if update.grad_cosine is None else {"grad_cosine": update.grad_cosine}
-        return update_metrics(update, self.settings.diagnostics) | cosine | self.framework_metrics(update)
+        metrics = {} if update.grad_cosine is None else {"grad_cosine": update.grad_cosine}
+        if rule := update.objective.sampler_rejection:
+            metrics |= rejection_metrics(rule, update.inputs)
+        return update_metrics(update, self.settings.diagnostics) | metrics | self.framework_metrics(update)
 
     def check(self, update: Update) -> float:
         """Check a fresh batch's first update: ratio 1, sampler and trainer agree. Return the largest |log ratio|.

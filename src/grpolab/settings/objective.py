@@ -14,6 +14,8 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from grpolab.registry import ADVANTAGES, AGGREGATIONS, FRAMEWORKS, KL_ESTIMATORS, RATIOS, SCALES, SURROGATES
 from grpolab.settings import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share, among, setting
 
+RejectionLevel = Literal["token", "sequence", "geometric", "worst"]
+Bounds = Annotated[list[NonNegativeOrInf], Field(min_length=2, max_length=2)]
 KL_AXES = ("kl_estimator", "kl_gradient", "kl_input_clamp", "kl_output_clamp")
 
 
@@ -31,6 +33,31 @@ class SamplerCorrection(Settings):
     def of(cls, level: str, mode: str, low: float, high: float) -> SamplerCorrection:
         """Build a framework's rule without checks, because some frameworks allow what our settings refuse."""
         return cls.model_construct(level=level, mode=mode, low=low, high=high)
+
+
+class SamplerRejection(Settings):
+    """Leaves tokens or sequences out of the policy loss on which trainer and sampler are too far apart."""
+
+    policy: Literal["old", "current"] = setting(
+        "The trainer's policy that the sampler is compared with: that before the update, or the one that learns."
+    )
+    bounds: dict[RejectionLevel, Bounds] | None = setting(
+        "Least and largest ratio trainer / sampler, by level: of a token; of a sequence as a product (`sequence`),"
+        " as a geometric mean (`geometric`) or of each of its tokens (`worst`). Empty: none."
+    )
+    m2_budget: Positive | None = setting(
+        "Largest mean squared log ratio of the tokens that stay (M2PO): those with the largest are left out, with"
+        " policy=current only where the ratio has moved in the advantage's direction. Empty: none."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not self.bounds and self.m2_budget is None:
+            raise ValueError("bounds and m2_budget are both empty, so that nothing is rejected: leave the rule empty")
+        for level, (low, high) in (self.bounds or {}).items():
+            if low >= high:
+                raise ValueError(f"bounds.{level}=[{low:g}, {high:g}]: the first must be less than the second")
+        return self
 
 
 class AdaptiveEntropySettings(Settings):
@@ -77,6 +104,7 @@ class Objective(Settings):
         "Sequences with a negative advantage and a mean log(behaviour / policy) above this are left out."
     )
     sampler_correction: SamplerCorrection | None = setting("Weight for another sampler; empty: none.")
+    sampler_rejection: SamplerRejection | None = setting("What is left out because of another sampler; empty: nothing.")
 
     @classmethod
     def of(
@@ -205,6 +233,11 @@ class ObjectiveSettings(Objective):
             yield "adaptive_entropy needs entropy_coef, the weight that it starts from"
         if self.sampler_correction is not None and self.old_log_probs == "sampler":
             yield "sampler_correction needs old_log_probs=trainer: against the sampler's own every weight is 1"
+        if self.sampler_rejection and self.sampler_rejection.policy == "old" and self.old_log_probs == "sampler":
+            yield (
+                "sampler_rejection.policy=old compares the sampler with itself where old_log_probs=sampler:"
+                " set policy=current, or old_log_probs=trainer"
+            )
 
     def resolved_axes(self) -> dict[str, Any]:
         """Return the keys that follow from others, so that two ways to write one objective become equal."""

@@ -262,6 +262,8 @@ class RunSettings(SelectionSettings):
         """Name the setting that compares tokens of the whole minibatch, which then must not be cut; '' if none does."""
         if SURROGATES[self.kernel].whole_minibatch:
             return f"kernel={self.kernel}"
+        if self.sampler_rejection and self.sampler_rejection.m2_budget is not None:
+            return "sampler_rejection.m2_budget"
         return "" if self.top_entropy_quantile is None else "top_entropy_quantile"
 
     @property
