@@ -76,7 +76,7 @@ OF_OLDER = {"kl_tau"}  # options that a newer source need not have
 
 
 @dataclass(frozen=True)
-class Compared:
+class Drift:
     """A framework's source, and the keys of it that were compared with ours."""
 
     framework: str
@@ -85,7 +85,7 @@ class Compared:
     moved: list[tuple[str, Any, Any]]  # key, our default, the source's
 
 
-def compare(folder: Path | None) -> Iterator[Compared]:
+def compare(folder: Path | None) -> Iterator[Drift]:
     """Yield what moved of each framework whose source is in the folder or, without one, is an installed package."""
     for framework, places in PLACES.items():
         if (root := find_source(framework, folder)) is None:
@@ -101,7 +101,7 @@ def compare(folder: Path | None) -> Iterator[Compared]:
                     keys += 1
                     if not equal(ours[option], value):
                         moved.append((option, ours[option], value))
-        yield Compared(framework, f"{version_of(framework, root, places[0][0])}, {root}", keys, moved)
+        yield Drift(framework, f"{version_of(framework, root, places[0][0])}, {root}", keys, moved)
 
 
 def our_defaults(framework: str) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def equal(ours: Any, theirs: Any) -> bool:
     return list(ours) == list(theirs) if isinstance(ours, tuple) and isinstance(theirs, list) else bool(ours == theirs)
 
 
-def describe(compared: list[Compared], read: Mapping[str, str]) -> str:
+def describe(compared: list[Drift], read: Mapping[str, str]) -> str:
     """Return the table of what moved, and a line for each source; `read`: what our presets are of."""
     if not compared:
         return (
