@@ -17,8 +17,6 @@ from grpolab.grpo.batch import Rollout, TrainingBatch
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import LossInputs, SurrogateParts
 from grpolab.grpo.ratios import masked_log_ratio
-from grpolab.grpo.rejection import kept_tokens
-from grpolab.settings.objective import SamplerRejection
 from grpolab.settings.run import DiagnosticsSettings
 from grpolab.settings.task import LENGTH, OVERLONG, VERDICT
 
@@ -44,7 +42,6 @@ class UpdateTensors:
         return values.expand_as(self.inputs.mask_BT)[self.inputs.mask_BT]
 
 
-UNLIKELY = 0.1  # probability below which tokens are counted apart
 MASKS = ("active_low", "active_high", "out_of_range", "outer", "capped", "dropped")  # of `SurrogateParts`; clip/<name>
 
 
@@ -189,30 +186,6 @@ def _quantiles(update: UpdateArrays) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def rejection_metrics(rule: SamplerRejection, inputs: LossInputs) -> dict[str, float]:
-    """Return how much of a minibatch is rejected: of its tokens, of its sequences, and of what the tokens would teach.
-
-    A token's signal is |A| (1 - p), the size of the gradient of A log pi at its own logit, p its old probability.
-    """
-    mask_BT, old_BT, sampler_BT = inputs.mask_BT, inputs.old_log_probs_BT, inputs.sampler_log_probs_BT
-    assert sampler_BT is not None
-    kept_BT = kept_tokens(rule, inputs.advantages, old_BT, inputs.log_probs_BT, sampler_BT, mask_BT)
-    rejected_BT = mask_BT & ~kept_BT
-    probability_BT = torch.where(mask_BT, old_BT, 0.0).double().exp()
-    signal_BT = inputs.advantages.abs() * (1 - probability_BT).clamp(min=0) * mask_BT
-    unlikely_BT = mask_BT & (probability_BT < UNLIKELY)
-    counts = torch.stack(
-        [
-            *(rejected_BT.sum(), mask_BT.sum(), (rejected_BT.any(1) & ~kept_BT.any(1)).sum(), mask_BT.any(1).sum()),
-            *((rejected_BT & unlikely_BT).sum(), unlikely_BT.sum(), (signal_BT * rejected_BT).sum(), signal_BT.sum()),
-        ]
-    ).tolist()
-    names = "tokens", "sequences", "unlikely", "signal"
-    parts = zip(names, counts[::2], counts[1::2], strict=True)
-    return {f"rejection/{name}": part / whole for name, part, whole in parts if whole}
-
-
-@torch.no_grad()
 def histograms(update: UpdateTensors) -> dict[str, list[float]]:
     """Return the lists of a histogram record; `meanings.HISTOGRAM_FIELDS` explains them."""
     mask_BT, log_ratio_BT = update.inputs.mask_BT, update.log_ratio_BT
@@ -275,7 +248,7 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     return metrics | {
         "entropy/behaviour": entropy_N.mean().item(),
         "entropy/behaviour_p80": entropy_N.quantile(0.8).item(),
-        "probability/below_0.1": (old_N.exp() < UNLIKELY).double().mean().item(),
+        "probability/below_0.1": (old_N.exp() < 0.1).double().mean().item(),
     }
 
 

@@ -27,7 +27,8 @@ from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, sampler_gap
 from grpolab.grpo.kl import exact_kl
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts, policy_loss
-from grpolab.grpo.metrics import UpdateTensors, rejection_metrics, update_metrics
+from grpolab.grpo.metrics import UpdateTensors, update_metrics
+from grpolab.grpo.mismatch import rejection_metrics
 from grpolab.grpo.model import Policy, apply_to_tokens, old_log_probs, prefix_places, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rollout import Collector, PromptStream
