@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status tune figures report ui notebooks test test-slow test-all check bench extras lock
+.PHONY: help setup smoke sweep status tune figures report ui notebooks drift test test-slow test-all check bench extras lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -56,6 +56,9 @@ notebooks: $(READY) ## execute the notebooks to .ipynb and HTML in results/noteb
 
 ui: $(READY) ## MLflow on 127.0.0.1, with a link to the study's chart
 	$(BIN)/grpolab ui $(STUDY)
+
+drift: $(READY) ## how far the frameworks have moved from our presets: installed ones, or FOLDER=a checkout
+	$(BIN)/grpolab dialects --drift $(FOLDER)
 
 # Parallel over the cores; to look at one test, call pytest with its file.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal

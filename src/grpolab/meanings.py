@@ -81,6 +81,8 @@ _LISTED = [
     Metric("reward/correct", "Mean of the reward's part `correct`.", "share of completions", "rollout", mirrored=True),
     Metric("reward/verdict", "Mean of the part `correct` as a verifier that errs reports it (reward.verifier).", "share of completions", "rollout"),
     Metric("reward/format", "Mean of the reward's part `format`: the completion parses.", "share of completions", "rollout", mirrored=True),
+    Metric("reward/overlong", "Mean of the reward's part `overlong`: 0 to -1 over the last reward.overlong_buffer of max_completion_length.", "reward", "rollout", mirrored=True),
+    Metric("reward/length", "Mean of the reward's part `length`, by the rule reward.length_penalty.", "reward", "rollout", mirrored=True),
     Metric("zero_variance/share", "Groups whose rewards are all equal: they teach nothing.", "share of groups", "rollout", mirrored=True),
     Metric("zero_variance/all_right", "Groups with equal rewards in which every completion is right.", "share of groups", "rollout", mirrored=True),
     Metric("zero_variance/all_wrong", "Groups with equal rewards in which no completion is right.", "share of groups", "rollout", mirrored=True),
@@ -101,6 +103,13 @@ _LISTED = [
     Metric("entropy/behaviour", "Entropy of the policy before the first update on the batch, which sampled it unless batches are stale; mean over completion tokens.", "nat per token", "rollout", mirrored=True),
     Metric("entropy/behaviour_p80", "80th percentile of that policy's entropy over completion tokens.", "nat per token", "rollout"),
     Metric("gap/sampler_trainer", "Largest |log-prob of the sampler - old log-prob of the trainer| of a token in the batch; only where old_log_probs=trainer.", "nat", "rollout", mirrored=True),
+    Metric("gap/k1", "KL(sampler || trainer before the update), estimator k1: mean of log(sampler / trainer) over tokens (can be negative); this and the next six only where diagnostics.mismatch.", "nat per token", "rollout", mirrored=True),
+    Metric("gap/k3", "The same KL, estimator k3: mean of w - 1 - log w, w = trainer / sampler.", "nat per token", "rollout", mirrored=True),
+    Metric("gap/chi2", "Chi-squared distance of trainer and sampler: mean of w^2 over tokens, minus 1.", "1", "rollout", mirrored=True),
+    Metric("gap/chi2_sequence", "The same over sequences, w the product of a sequence's token weights, log w within 20 of 0.", "1", "rollout"),
+    Metric("gap/perplexity_ratio", "Perplexity of the trainer over that of the sampler on a sequence, mean over sequences.", "1", "rollout", mirrored=True),
+    Metric("gap/ess", "Effective sample size of the token weights w, (sum w)^2 / (N sum w^2).", "share of tokens", "rollout", mirrored=True),
+    Metric("gap/ess_sequence", "Effective sample size of the sequence weights.", "share of completions", "rollout", mirrored=True),
     Metric("gap/first_pass", "Largest |log ratio| before the first optimiser step of the batch; 0 on CPU in float32 where old_log_probs=trainer.", "nat", "rollout"),
     Metric("kl_ref/exact", "KL(policy || warm start) after the rollout step's updates, exact over the vocabulary, mean over its completion tokens.", "nat per token", "rollout", mirrored=True),
     Metric("weights/step_norm", "L2 norm of the change of all weights in this rollout step.", "1", "rollout", mirrored=True),
@@ -198,6 +207,9 @@ HISTOGRAM_FIELDS = {
     "position_end/abs_log_ratio": "sum of |log ratio| at each position from the end",
     "position_end/active": "clipped tokens at each position from the end",
     "probability/counts": "sampled tokens by old probability, ten equal bins",
+    "gap/count": "sampled tokens by the sampler's probability, by GAP_EDGES; this and the next two only where diagnostics.mismatch",
+    "gap/abs_log_ratio": "sum of |log(trainer / sampler)| over them",
+    "gap/ratio": "sum of trainer / sampler over them",
 }
 
 

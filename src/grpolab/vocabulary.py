@@ -58,6 +58,9 @@ LEVELS = ("token", "sequence")
 # Upper edges of the histogram of |ratio - 1| on the side where clipping acts; a last bin takes the rest.
 EXCESS_EDGES = tuple(10.0 ** (-4 + i / 8) for i in range(33))  # 1e-4 ... 1
 
+# Edges of the bins of a token's probability by the sampler.
+GAP_EDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9, 0.99)
+
 
 def counterfactual(level: str, epsilon: float) -> str:
     """Return the name of the counterfactual clip fraction of a ratio level at an epsilon, e.g. `cf/token_0.2`."""

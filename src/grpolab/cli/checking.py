@@ -183,9 +183,12 @@ def conformance(arguments: argparse.Namespace) -> int:
     return FAILURE if any(verdict.misses for verdict in verdicts) else OK
 
 
-@command()
-def dialects(_arguments: argparse.Namespace) -> None:
-    """Print what sets the frameworks' defaults, modes and metrics apart (docs/dialects.md)."""
+@command(option("--drift", nargs="?", const="", metavar="FOLDER", help="what moved in installed ones, or checkouts"))
+def dialects(arguments: argparse.Namespace) -> None:
+    """Print what sets the frameworks' defaults, modes and metrics apart (docs/dialects.md), or what moved since."""
+    if arguments.drift is not None:
+        _drift(arguments.drift)
+        return
     from grpolab.frameworks.dialects_page import page
     from grpolab.sweep.compose import Composer
 
@@ -199,3 +202,14 @@ def dialects(_arguments: argparse.Namespace) -> None:
             comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
             comments[name] = " ".join(line.removeprefix("#").strip() for line in comment)
     say(page(settings, comments), end="")
+
+
+def _drift(folder: str) -> None:
+    from grpolab.frameworks.drift import compare, describe
+
+    if folder and not Path(folder).is_dir():
+        raise RequestError(f"--drift {folder} is not allowed: it must be a folder with a checkout of a framework")
+    presets = (project_root() / "conf" / "dialect").glob("*.yaml")
+    texts = {file.stem: file.read_text().replace("\n# ", " ") for file in presets}
+    read = {name: text.partition("Source: ")[2].partition("), ")[0] + ")" for name, text in texts.items()}
+    say(describe(list(compare(Path(folder) if folder else None)), read))

@@ -48,6 +48,7 @@ class DiagnosticsSettings(Settings):
     clip_conventions: bool = setting("The clip fraction by each framework's definition, at every update.")
     histogram_every: Natural = setting("Rollout steps between two histograms of ratios; 0: never.")
     samples_every: Natural = setting("Rollout steps between two tables of completions; 0: never.")
+    mismatch: Switch = setting("How far the sampler is from the trainer, at every rollout step.")
     step_norm: bool = setting("How far the weights moved in each rollout step.")
     gradient_cosine: Switch = setting("Cosine of each optimiser step's gradient with the one before.")
     kl_ref_every: Natural = setting("Rollout steps between two exact KLs to the warm start; 0: never.")
