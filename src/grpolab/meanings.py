@@ -81,6 +81,8 @@ _LISTED = [
     Metric("reward/correct", "Mean of the reward's part `correct`.", "share of completions", "rollout", mirrored=True),
     Metric("reward/verdict", "Mean of the part `correct` as a verifier that errs reports it (reward.verifier).", "share of completions", "rollout"),
     Metric("reward/format", "Mean of the reward's part `format`: the completion parses.", "share of completions", "rollout", mirrored=True),
+    Metric("reward/overlong", "Mean of the reward's part `overlong`: 0 to -1 over the last reward.overlong_buffer of max_completion_length.", "reward", "rollout", mirrored=True),
+    Metric("reward/length", "Mean of the reward's part `length`, by the rule reward.length_penalty.", "reward", "rollout", mirrored=True),
     Metric("zero_variance/share", "Groups whose rewards are all equal: they teach nothing.", "share of groups", "rollout", mirrored=True),
     Metric("zero_variance/all_right", "Groups with equal rewards in which every completion is right.", "share of groups", "rollout", mirrored=True),
     Metric("zero_variance/all_wrong", "Groups with equal rewards in which no completion is right.", "share of groups", "rollout", mirrored=True),

@@ -18,7 +18,7 @@ from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import LossInputs, SurrogateParts
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.settings.run import DiagnosticsSettings
-from grpolab.settings.task import VERDICT
+from grpolab.settings.task import LENGTH, OVERLONG, VERDICT
 
 Floats = NDArray[np.float64]
 
@@ -68,12 +68,14 @@ class UpdateArrays:
         masks = [getattr(update.surrogate, name).expand_as(inputs.mask_BT) for name in MASKS]
         masks_KBT = torch.stack([*masks, inputs.mask_BT]).cpu().numpy()
         mask_BT = masks_KBT[-1]
+        real_B = mask_BT.any(1)  # a completion that is masked has no ratio
+        values_FBT, masks_KBT, mask_BT = values_FBT[:, real_B], masks_KBT[:, real_B], mask_BT[real_B]
         lengths_B = mask_BT.sum(1)
         values_FN = values_FBT[:, mask_BT].astype(np.float64)
         return cls(
-            advantages_B=inputs.advantages[:, 0].cpu().numpy(),
+            advantages_B=inputs.advantages[:, 0].cpu().numpy()[real_B],
             lengths_B=lengths_B,
-            sequence_log_ratio_B=values_FBT[0].sum(1, dtype=np.float64) / lengths_B.clip(1),
+            sequence_log_ratio_B=values_FBT[0].sum(1, dtype=np.float64) / lengths_B,
             log_ratio_N=values_FN[0],
             old_log_probs_N=values_FN[1],
             entropy_N=values_FN[2],
@@ -116,7 +118,7 @@ def _clip_fractions(update: UpdateArrays) -> dict[str, Any]:
     shares = update.masks_KN.sum(1) / tokens
     metrics: dict[str, Any] = {f"clip/{name}": share for name, share in zip(MASKS, shares, strict=True)}
     metrics["clip/active"] = update.active_B.sum() / tokens
-    metrics["clip/active_sequences"] = _mean(update.active_B / update.lengths_B.clip(1))
+    metrics["clip/active_sequences"] = _mean(update.active_B / update.lengths_B)
     nonzero_N = update.advantages_N != 0
     if count := np.count_nonzero(nonzero_N):
         active = {"active_low": low_N, "active_high": high_N, "active": low_N | high_N}
@@ -225,7 +227,7 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     lengths_B = rollout.completions.mask_BT.sum(1).double().cpu()
     scorable_N = rollout.rewards_B[~rollout.rewards_B.isnan()]
     metrics = {"reward/mean": scorable_N.mean().item(), "reward/std": scorable_N.std().item()}
-    for name in ("correct", "format", VERDICT):
+    for name in ("correct", "format", VERDICT, OVERLONG, LENGTH):
         if name in rollout.parts:
             metrics[f"reward/{name}"] = rollout.parts[name].nanmean().item()
     right_PG, equal_P = right_B.view(-1, group), equal_rewards(rollout.rewards_B.view(-1, group))
@@ -241,6 +243,8 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     assert trained.old_log_probs_BT is not None
     assert trained.old_entropy_BT is not None
     entropy_N, old_N = trained.old_entropy_BT[trained.mask_BT].double(), trained.old_log_probs_BT[trained.mask_BT]
+    if not len(old_N):  # all completions are cut off and masked
+        return metrics
     return metrics | {
         "entropy/behaviour": entropy_N.mean().item(),
         "entropy/behaviour_p80": entropy_N.quantile(0.8).item(),

@@ -93,8 +93,8 @@ class Recorder:
             path = self.folder / "samples" / f"step_{step:06d}.parquet"
             write_atomic(path, content.getvalue().to_pybytes(), durable=False)
         if settings.old_log_probs == "trainer":  # else the trainer's are not known
-            gap = sampler_gap(trained, trained.old_log_probs_BT).max().item()
-            measured = {**measured, "gap/sampler_trainer": gap}
+            gap_N = sampler_gap(trained, trained.old_log_probs_BT)
+            measured = {**measured, **({"gap/sampler_trainer": gap_N.max().item()} if len(gap_N) else {})}
         place = {"rollout_step": step, "optimizer_step": now, "completions": state.completions}
         self.journal.append(kind="rollout", **place, **rollout_metrics(rollout, trained, group), **measured)
 
