@@ -118,6 +118,14 @@ def test_entropy_kl_and_length_have_bands_and_a_penalty_none() -> None:
     assert "kl" not in [one.measure for one in table.find_places(sound(beta=0.1, **GRPO))]
 
 
+def test_where_runs_were_kept_as_numbers_entropy_has_the_band_of_any_objective(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [replace(row, bands={"clip": row.bands["clip"]}) if "clip" in row.bands else row for row in table._table()]
+    monkeypatch.setattr(table, "_table", lambda: rows)
+    found = {one.measure: one.of for one in table.find_places(sound(**GRPO))}
+    assert [*found] == ["clip", "entropy", "kl"]
+    assert found["entropy"].endswith("with any objective")
+
+
 # --- what a finding costs --------------------------------------------------------------------------------------------
 
 

@@ -84,9 +84,11 @@ def find_places(run: Evidence) -> tuple[Place, ...]:
     clips, places = run.values("clip/capped" if known["kernel"] == "cispo" else "clip/active"), list[Place]()
     if near and len(clips) and known["kernel"] != "ratio":  # which clips nothing
         places.append(_place_clip(mean(clips), own) if is_known else _list_clips(mean(clips), near, lacking))
-    row = own[0] if is_known else next(row for row in _table() if row.keys["level"] == ANY)
+    of_any = next(row for row in _table() if row.keys["level"] == ANY)
     for measure, other in _other_numbers(run):
-        if measure == "length" and not is_known:  # lengths are the task's
+        # Runs that are kept as numbers gave their row a clip fraction alone.
+        row = own[0] if is_known and measure in own[0].bands else of_any
+        if measure == "length" and row is of_any:  # lengths are the task's
             continue
         low, high = row.bands[measure]
         head = f"{MEASURES[measure][0]}: {number(other)}, normally {number(low)} to {number(high)}"
