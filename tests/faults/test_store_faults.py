@@ -160,7 +160,7 @@ def test_replaced_by_an_older_copy_it_catches_up(results: Results, tmp_path: Pat
 LOGIN = base64.b64encode(b"lab:sUp3rs3cret").decode()
 
 
-@pytest.fixture(params=["refused", "dropped", "slow", "broken"])
+@pytest.fixture(params=["refused", "dropped", pytest.param("slow", marks=pytest.mark.slow), "broken"])
 def unwell_uri(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "refused":
         yield f"http://{HOST}:9"

@@ -61,6 +61,7 @@ def beat_elsewhere(fake_sweep, signature, age):
     os.utime(file, (time.time() - age,) * 2)
 
 
+@pytest.mark.slow
 def test_a_lease_of_another_machine_is_awaited_and_taken_over_when_it_ends(fake_sweep):
     signatures = smoke_cells(fake_sweep)
     quick_watch = "import runpy, sys; from grpolab.run import lease; lease.WATCH_SECONDS = 0.5; "

@@ -130,6 +130,7 @@ def test_the_reference_holds_what_every_figure_draws(reference, clone, figure, t
     assert files[0].read_text() == files[1].read_text()
 
 
+@pytest.mark.slow
 def test_a_reference_that_keeps_the_shown_runs_whole_says_the_same_of_all(tmp_path):
     """Two studies, of which one has a figure that is shown: of the other updates and rollouts go."""
     results = write_study(tmp_path, seeds=6, figures=["F2"])

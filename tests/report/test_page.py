@@ -241,6 +241,7 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
     assert sentences.find_unmet(load(results, "clip_range")) == []
 
 
+@pytest.mark.slow
 def test_every_caption_says_what_was_registered_before_its_runs(tmp_path, monkeypatch):
     results = write_study(tmp_path, figures=["F1"])
     text = page.write(results, "clip_range").read_text()

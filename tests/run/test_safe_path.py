@@ -67,7 +67,8 @@ def draw(results: Results) -> None:
         assert pool.submit(abs, -1).result() == 1
 
 
-STARTS = [mirror, check_store, show_pages_of_mlflow, start_other_processes_of_a_run, draw]
+SLOW = [check_store, show_pages_of_mlflow, start_other_processes_of_a_run, draw]
+STARTS = [mirror, *(pytest.param(start, marks=pytest.mark.slow) for start in SLOW)]
 
 
 @pytest.mark.parametrize("start", STARTS)

@@ -20,6 +20,7 @@ def files_of(folder: Path) -> dict[str, int]:
     return {str(file): file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.mark.slow
 def test_a_copied_folder_rebuilds_its_store_and_writes_nothing_where_it_was(
     results: Results, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -84,6 +84,7 @@ def test_stores_that_may_be_used_and_what_the_setting_means(results: Results, tm
     assert {setting: store_uri(setting, results) for setting in meanings} == meanings
 
 
+@pytest.mark.slow
 def test_a_locked_store_is_not_refused(results: Results) -> None:
     """A lock passes; the mirror waits for it."""
     with sqlite3.connect(results.store, isolation_level=None) as owner:

@@ -131,13 +131,9 @@ def score(trial, metric: str) -> float:
 POINTS = {"learning_rate": {"choices": [1e-4, 1e-3, 2e-3]}, "num_iterations": {"choices": [2, 4, 8]}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sampler", "space"),
-    [
-        ("grid", POINTS),
-        pytest.param("random", POINTS, marks=pytest.mark.slow),
-        pytest.param("cmaes", STUDY["tuning"]["space"], marks=pytest.mark.slow),
-    ],
+    ("sampler", "space"), [("grid", POINTS), ("random", POINTS), ("cmaes", STUDY["tuning"]["space"])]
 )
 def test_other_samplers(project, sampler, space):
     project.write(sampler=sampler, space=space, trials=9)

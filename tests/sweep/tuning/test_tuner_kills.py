@@ -51,6 +51,7 @@ def test_two_workers_and_a_kill_keep_the_budget(project):
     assert len(set(values)) == TRIALS, "no suggestion comes twice"
 
 
+@pytest.mark.slow
 def test_a_second_command_is_refused_while_the_first_tunes(project):
     project.write(trials=TRIALS)
     project.seconds = 0.05
