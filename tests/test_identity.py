@@ -49,6 +49,7 @@ OTHER: dict[str, Any] = {
     **{"sampler_noise": 0.1, "sampler_refresh": 2},
     "sampler_rejection": {"policy": "old", "bounds": {"token": [0.5, 2.0]}, "m2_budget": None},
     "filter_groups": {"metric": "correct", "max_batches": 2},
+    "other_tasks": {"sort": {"name": "sorting", "length": 2}},
     **{"mask_truncated_completions": True, "reward.overlong_buffer": 0.5, "reward.length_penalty": "linear"},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
     **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},
