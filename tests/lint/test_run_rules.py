@@ -67,7 +67,7 @@ SPEAKS = {  # rule -> runs that break it, and what it says
     "rejection-of-nothing": {REJECTION: "sampler_rejection leaves nothing out"},
     "rejection-within-noise": {
         f"{NARROW} sampler_noise=0.5": "token: [0.8, 1.25] (the noise moves its log ratio by about 0.5)",
-        "paper=mis_po sampler_dtype=bfloat16": "geometric: [0.996, 1.001] (the noise moves its log ratio by about 0.008)",
+        "paper=mis_po sampler_dtype=bfloat16": "geometric: [0.996, 1.001] (the noise moves its log ratio by about 0.",
     },
     "planted-fault": {"fault=dropout": "fault=dropout is planted"},
 }

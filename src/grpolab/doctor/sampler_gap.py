@@ -39,7 +39,7 @@ def _thirds(gaps: Floats) -> list[float]:
 
 @rule
 def rejection_hits_signal(run: Evidence) -> Finding | None:
-    """Tokens that a rejection leaves out hold a fifth of the gradient, and more than twice their share of the tokens."""
+    """Rejected tokens hold a fifth of the gradient, and more than twice their share of the tokens."""
     rejected, signal, unlikely = (run.values(f"rejection/{name}") for name in ("tokens", "signal", "unlikely"))
     if not len(signal) or not (lost := float(np.mean(signal))) >= LOST_SIGNAL:
         return None
@@ -47,8 +47,8 @@ def rejection_hits_signal(run: Evidence) -> Finding | None:
         return None
     of_unlikely = f"of the tokens below a probability of 0.1 it leaves out {percent(float(np.mean(unlikely)))}"
     return likely(
-        f"rejection leaves out {percent(share)} of the tokens, which hold {percent(lost)} of the policy gradient at their"
-        f" logits, |A| (1 - p) (means over {count(len(signal), 'update')})",
+        f"rejection leaves out {percent(share)} of the tokens, which hold {percent(lost)} of the policy gradient at"
+        f" their logits, |A| (1 - p) (means over {count(len(signal), 'update')})",
         of_unlikely if len(unlikely) else "",
     )
 

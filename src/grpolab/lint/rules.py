@@ -210,8 +210,8 @@ def _check_rejection(run: RunSettings) -> Sentences:
     if not narrow:
         return {}
     return {
-        "rejection-within-noise": f"bounds of {' and of '.join(narrow)} are within the sampler's own noise: they leave out"
-        " by chance, and unlikely tokens first, which teach most"
+        "rejection-within-noise": f"bounds of {' and of '.join(narrow)} are within the sampler's own noise: they leave"
+        " out by chance, and unlikely tokens first, which teach most"
     }
 
 
