@@ -140,7 +140,7 @@ def test_real_has_the_loss_of_ms_swift_and_the_gradient_of_the_paper() -> None:
     score_B = ((log_probs_BT - old_BT) * MASK).sum(1) / MASK.sum(1) / 0.5
     total = torch.zeros((), dtype=torch.double)
     for group in range(3):
-        rows = (group == GROUPS).nonzero()[:, 0]
+        rows = GROUPS.eq(group).nonzero()[:, 0]
         right = ADVANTAGES[rows, 0] > 0
         if right.any() and not right.all():
             total = total + torch.log1p((-score_B[rows[right]]).exp().sum())
