@@ -49,6 +49,8 @@ OTHER: dict[str, Any] = {
     **{"sampler_noise": 0.1, "sampler_refresh": 2},
     "sampler_rejection": {"policy": "old", "bounds": {"token": [0.5, 2.0]}, "m2_budget": None},
     "filter_groups": {"metric": "correct", "max_batches": 2},
+    "other_tasks": {"sort": {"name": "sorting", "length": 2}},
+    **{"mask_truncated_completions": True, "reward.overlong_buffer": 0.5, "reward.length_penalty": "linear"},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
     **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},
     **{"advantage_weights": {"positive": 0.1, "negative": 1.0}, "advantage_filter": 3.0},
@@ -70,6 +72,8 @@ def needed_for(key: str) -> dict[str, Any]:
         return {"beta": 0.1}
     if key == "advantage_filter":
         return {"whiten_advantages": "bessel"}
+    if key in ("reward.overlong_buffer", "reward.length_penalty"):
+        return {"reward": {**VALUES["reward"], "weights": {"correct": 1.0, "overlong": 1.0, "length": 1.0}}}
     if key == "min_lr_ratio":
         return {"lr_scheduler_type": "linear"}
     return {"entropy_coef": 0.02} if key == "adaptive_entropy" else {}

@@ -87,7 +87,7 @@ AGGREGATIONS = _places(
     "grpolab.grpo.aggregation",
     *("sequence_mean", "sequence_mean_nonempty", "sequence_sum", "sequence_sum_nonempty"),
     *("token_mean_rollout", "token_mean_minibatch", "token_mean_microbatch"),
-    *("token_sum", "token_sum_constant", "token_sum_length"),
+    *("token_sum", "token_sum_constant", "token_sum_length", "prompt_mean"),
 )
 
 # KL estimator (grpo/kl.py), from the log ratio of the reference to the policy.

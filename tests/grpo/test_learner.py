@@ -21,7 +21,7 @@ from grpolab.grpo.rollout import total_reward
 from grpolab.grpo.step import EntropyControl, Update, learning_rate
 from grpolab.run.assembly import RunParts
 from grpolab.settings.objective import AdaptiveEntropySettings
-from grpolab.settings.task import RewardSettings, VerifierSettings
+from grpolab.settings.task import VerifierSettings
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example
 
@@ -197,7 +197,7 @@ def test_a_low_precision_sampler_is_another_policy() -> None:
 
 
 def test_a_random_reward_knows_nothing_of_the_completion() -> None:
-    parts = tiny_parts(reward=RewardSettings(function=None, weights={"correct": 0.0, "random": 1.0}, verifier=None))
+    parts = tiny_parts(reward={"weights": {"correct": 0.0, "random": 1.0}})
     collector, policy = parts.learner.collector, parts.state.policy
     first, second = (collector.rollout(policy, step) for step in (0, 1))
     assert set(first.rewards_B.tolist()) == {0.0, 1.0} == set(second.rewards_B.tolist())
@@ -217,7 +217,7 @@ def test_a_verifier_errs_at_its_rates_and_the_metrics_keep_the_truth() -> None:
 
     def next_with(**verifier: float) -> Rollout:
         errs = VerifierSettings(**verifier) if verifier else None
-        reward = RewardSettings(function=None, weights={"correct": 0.5, "format": 1.0}, verifier=errs)
+        reward = {"weights": {"correct": 0.5, "format": 1.0}, "verifier": errs}
         return next_batch(taught_parts(reward=reward))
 
     truth, accepts_all = next_with(), next_with(false_right=1.0, false_wrong=0.0)
@@ -226,7 +226,7 @@ def test_a_verifier_errs_at_its_rates_and_the_metrics_keep_the_truth() -> None:
     never_errs = next_with(false_right=0.0, false_wrong=0.0)
     assert torch.equal(never_errs.batch.advantages_B, truth.batch.advantages_B)
     with pytest.raises(ValueError, match=r"reward.verifier judges the part `correct`, which reward.weights must name"):
-        RewardSettings(function=None, weights={"format": 1.0}, verifier=VerifierSettings(false_right=0, false_wrong=0))
+        tiny_settings(reward={"weights": {"format": 1.0}, "verifier": {"false_right": 0, "false_wrong": 0}})
 
 
 def sampled_kl(batch: TrainingBatch) -> torch.Tensor:

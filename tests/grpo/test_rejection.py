@@ -14,7 +14,7 @@ from torch import Tensor
 from grpolab.frameworks.verl_correction import reject
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
-from grpolab.grpo.metrics import rejection_metrics
+from grpolab.grpo.mismatch import rejection_metrics
 from grpolab.grpo.rejection import kept_tokens
 from grpolab.settings.objective import Objective, SamplerRejection
 from grpolab.settings.resolved import resolve_run

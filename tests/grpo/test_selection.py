@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny import records, run_folder, teach, tiny_parts, tiny_settings
+from tiny import gradient_of, records, run_folder, teach, tiny_parts, tiny_settings
 
 from grpolab.grpo.advantages import Scored, advantages
+from grpolab.grpo.aggregation import aggregate
 from grpolab.grpo.batch import Rollout
 from grpolab.grpo.rollout import PromptStream
-from grpolab.grpo.selection import differs
+from grpolab.grpo.selection import differs, group_range, linear, overlong, pass_rate
 from grpolab.paths import Results
 from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.train import run
@@ -79,7 +81,7 @@ def test_a_refilled_batch_is_the_one_of_verls_trainer() -> None:
 def gradient(parts: RunParts, rollout: Rollout) -> torch.Tensor:
     """The gradient of one update on a rollout's batch."""
     parts.learner.update(parts.state, rollout.batch, int(rollout.batch.mask_BT.sum()))
-    return torch.cat([weight.grad.flatten() for weight in parts.state.policy.weights().values()])  # type: ignore[union-attr]
+    return gradient_of(parts.state.policy)
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean_rollout"])
@@ -119,6 +121,97 @@ def test_a_filtered_run_counts_what_it_samples_and_ends_at_its_budget(results: R
     assert all(record["filter/passed"] == 1 - record["zero_variance/share"] for record in rollouts)
 
 
+def test_soft_overlong_punishment_has_the_numbers_of_trl_and_verl() -> None:
+    lengths_PG = torch.tensor([[50, 80, 85], [90, 100, 110]])
+    assert overlong(lengths_PG, 100, 20).tolist() == [[0, 0, -0.25], [-0.5, -1, -1]]  # TRL's tests: 50, 90 and 110
+    verl_PG = [[min(-(length - (100 - 20)) / 20 * 1.0, 0) for length in row] for row in lengths_PG.tolist()]
+    assert overlong(lengths_PG.clamp(max=100), 100, 20).tolist() == [verl_PG[0], [-0.5, -1, -1]]
+
+
+def test_length_penalties_are_those_of_their_papers() -> None:
+    """Kimi k1.5's by its formula; prime-rl's by the advantages that its own code gives for weight .25."""
+    lengths_PG, right_PG = torch.tensor([[10, 20, 30], [7, 7, 7]]), torch.tensor([[True, False, True]] * 2)
+    arguments = lengths_PG, right_PG, right_PG.float(), 40
+    torch.testing.assert_close(linear(*arguments), torch.tensor([[-0.25, -0.5, -0.75], [-0.175] * 3]))
+    assert group_range(*arguments).tolist() == [[0.5, 0, -0.5], [0, 0, 0]]
+    assert group_range(lengths_PG, ~right_PG, right_PG.float(), 40)[0].tolist() == [0, 0, -0.5]
+    shaped_P3 = right_PG.float() + 0.25 * pass_rate(*arguments)
+    penalty_fraction = 0.25 * (lengths_PG[0] / lengths_PG[0].max())
+    prime_rl = right_PG[0].float() - right_PG[0].float().mean() * penalty_fraction
+    torch.testing.assert_close(shaped_P3[0], prime_rl)
+    advantages_P3 = shaped_P3 - shaped_P3.mean(1, keepdim=True)
+    torch.testing.assert_close(advantages_P3[1], right_PG[1].float() - 2 / 3)  # equal lengths: plain GRPO
+
+
+def test_a_run_adds_the_parts_of_length_to_its_reward() -> None:
+    weights = {"correct": 2.0, "overlong": 1.0, "length": 0.5}
+    reward = {"weights": weights, "overlong_buffer": 0.5, "length_penalty": "pass_rate"}
+    parts = taught(reward=reward, max_completion_length=4)
+    rollout = parts.learner.collector.rollout(parts.state.policy, 0)
+    lengths_PG = rollout.completions.mask_BT.sum(1).view(4, 3)
+    right_PG = rollout.parts["correct"].view(4, 3)
+    before_PG = 2 * right_PG + overlong(lengths_PG, 4, 2)
+    length_PG = pass_rate(lengths_PG, right_PG > 0.5, before_PG, 4)
+    assert rollout.parts["length"].equal(length_PG.flatten())
+    torch.testing.assert_close(rollout.rewards_B, (before_PG + 0.5 * length_PG).flatten())
+    assert rollout.parts["overlong"].min() < 0
+
+
+def test_truncated_completions_count_in_the_advantages_and_not_in_the_loss() -> None:
+    """TRL's mask_truncated_completions: the gradient is that of the others, over the same number of sequences."""
+    axes = {"max_completion_length": 2, "aggregation": "sequence_mean", "max_grad_norm": math.inf}
+    masked, plain = taught(mask_truncated_completions=True, **axes), taught(**axes)
+    some, all_rows = (parts.learner.collector.rollout(parts.state.policy, 0) for parts in (masked, plain))
+    assert some.batch.advantages_B.equal(all_rows.batch.advantages_B)
+    cut_B = some.truncated_B
+    assert 0 < cut_B.sum() < 12
+    assert not some.batch.mask_BT[cut_B].any()
+    assert some.batch.mask_BT[~cut_B].equal(all_rows.batch.mask_BT[~cut_B])
+    others = replace(all_rows, batch=all_rows.batch.rows((~cut_B).nonzero().squeeze(1)))
+    expected = gradient(plain, others) * float((~cut_B).double().mean())
+    torch.testing.assert_close(gradient(masked, some), expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_a_batch_whose_completions_are_all_cut_off_changes_nothing(minibatches: int, results: Results) -> None:
+    axes: dict[str, Any] = {
+        "max_completion_length": 1,
+        "num_minibatches": minibatches,
+        "entropy_coef": 0.1,
+        "num_iterations": 2,
+    }
+    axes |= {"prompts_per_step": 2, "num_generations": 2, "beta": 0.1}
+    settings = tiny_settings(mask_truncated_completions=True, rollout_steps=2, **axes)
+    outcome = run(settings, results)
+    assert outcome["outcome"] == "completed", outcome["error"]
+    updates = records(run_folder(settings, results), "update")
+    assert any(update["grad_norm"] == 0 and "clip/active" not in update for update in updates)
+    assert all(math.isfinite(update["loss"]) for update in updates)
+
+
+def test_prompt_mean_weighs_every_prompt_alike_however_the_minibatch_is_cut() -> None:
+    axes = {"aggregation": "prompt_mean", "num_minibatches": 2, "prompts_per_step": 4, "num_generations": 4}
+    parts, cut = (
+        tiny_parts(**axes, max_grad_norm=math.inf),
+        tiny_parts(**axes, micro_batch_size=2, max_grad_norm=math.inf),
+    )
+    batch = parts.learner.collector.rollout(parts.state.policy, 0).batch
+    whole = parts.learner.minibatches(parts.state.policy, batch, 0)[0]
+    totals = parts.learner._totals(whole, 1)
+    per_token_BT = torch.rand(whole.mask_BT.shape)
+    tokens_B1 = whole.with_prompt_tokens().prompt_tokens_B[:, None]  # type: ignore[index]
+    found = aggregate("prompt_mean", per_token_BT, whole.mask_BT, replace(totals, prompt_tokens_B1=tokens_B1))
+    of_prompt = [whole.prompt_of_B == prompt for prompt in whole.prompt_of_B.unique()]
+    expected = torch.stack([per_token_BT[rows_B][whole.mask_BT[rows_B]].mean() for rows_B in of_prompt]).mean()
+    torch.testing.assert_close(found, expected)
+    pieces = cut.learner.minibatches(cut.state.policy, batch, 0)[0]
+    gradients = []
+    for one, minibatch in ((parts, whole), (cut, pieces)):
+        one.learner.update(one.state, minibatch, 1)
+        gradients.append(gradient_of(one.state.policy))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -126,6 +219,8 @@ def test_a_filtered_run_counts_what_it_samples_and_ends_at_its_budget(results: R
         ({"num_generations": 1, "advantage_estimator": "none", "scale_rewards": "none", **DROP}, "drop every group"),
         ({"data_parallel": 2, **DROP}, "data_parallel=2: filter_groups makes batches of no fixed size"),
         ({"filter_groups": {"metric": "correct", "max_batches": 0}}, "greater than or equal to 1"),
+        ({"reward": {"overlong_buffer": 0.2}}, "overlong_buffer needs reward.weights.overlong"),
+        ({"reward": {"length_penalty": "linear"}}, "length_penalty needs reward.weights.length"),
     ],
 )
 def test_a_filter_that_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:

@@ -50,7 +50,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(scope="module")
 def settings() -> Resolved:
-    return tiny_settings(beta=0.05, rollout_steps=5, epsilon_high=math.inf, num_minibatches=2)
+    rejection = {"policy": "old", "bounds": {"token": [0.7, 1.4]}, "m2_budget": None}
+    return tiny_settings(
+        **{"beta": 0.05, "rollout_steps": 5, "epsilon_high": math.inf, "num_minibatches": 2},
+        **{"sampler_noise": 0.3, "sampler_rejection": rejection},
+        diagnostics={"mismatch": True, "gradient_cosine": True},
+        reward={"verifier": {"false_right": 0.1, "false_wrong": 0.1}},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +87,7 @@ def test_every_word_of_the_vocabulary_is_measured_somewhere(folder: Path, result
     free = tiny_settings(
         task={**task, "corruption_per_filler": 0.1},
         **{"max_completion_length": 5, "rollout_steps": 4, "warm_start": {"max_steps": 60}},
+        filter_groups={"metric": "correct", "max_batches": 2},
         diagnostics={"clip_conventions": True},
     )
     assert run(free, results)["outcome"] == "completed"

@@ -24,6 +24,8 @@ class Totals:
     rollout_tokens: float  # of the rollout batch, over num_minibatches
     max_completion_length: int
     micro_batches: int  # of the minibatch
+    prompts: int = 1  # of the minibatch
+    prompt_tokens_B1: Tensor | None = None  # of each row's prompt in the minibatch; None: all rows have one prompt
 
     @classmethod
     def of(cls, mask_BT: Tensor, max_completion_length: int | None = None) -> Totals:
@@ -61,6 +63,12 @@ def token_mean_rollout(mask_BT: Tensor, totals: Totals) -> Tensor:
 def token_mean_minibatch(mask_BT: Tensor, totals: Totals) -> Tensor:
     """Mean over the tokens of the minibatch. DeepSpeed-Chat; verl and ROLL `token-mean`."""
     return mask_BT / max(totals.tokens, 1)
+
+
+def prompt_mean(mask_BT: Tensor, totals: Totals) -> Tensor:
+    """Mean over the tokens of a prompt's completions in the minibatch, then over its prompts. ScaleRL (2510.13786)."""
+    tokens = totals.tokens if totals.prompt_tokens_B1 is None else totals.prompt_tokens_B1
+    return mask_BT / torch.as_tensor(tokens, device=mask_BT.device).clamp(min=1) / totals.prompts
 
 
 def token_mean_microbatch(mask_BT: Tensor, totals: Totals) -> Tensor:

@@ -152,6 +152,7 @@ class TrainingBatch:
     old_log_probs_BT: Tensor | None = None  # None until known: the first pass fills it in
     old_entropy_BT: Tensor | None = None
     reference_log_probs_BT: Tensor | None = None  # only where beta > 0
+    prompt_tokens_B: Tensor | None = None  # of all rows of the prompt in the minibatch; only for prompt_mean
     trees: tuple[PrefixTree | None, ...] = ()  # one per micro-batch, made once for all passes; empty: not made yet
 
     @classmethod
@@ -186,6 +187,12 @@ class TrainingBatch:
         """Return the distinct prompts of these rows, and each row's index into them, (B,)."""
         kept_P, prompt_of_B = self.prompt_of_B.unique(return_inverse=True)
         return self.prompts.select(kept_P), prompt_of_B
+
+    def with_prompt_tokens(self) -> TrainingBatch:
+        """Count each prompt's tokens in this minibatch."""
+        tokens_P = torch.zeros(len(self.prompts.tokens_PL), dtype=torch.long, device=self.mask_BT.device)
+        tokens_P.index_add_(0, self.prompt_of_B, self.mask_BT.sum(1))
+        return replace(self, prompt_tokens_B=tokens_P[self.prompt_of_B])
 
     def split(self, size: int) -> list[TrainingBatch]:
         """Cut the batch into consecutive pieces of `size` rows; one piece is the batch as it is."""

@@ -17,10 +17,8 @@ from grpolab.grpo.batch import Rollout, TrainingBatch
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import LossInputs, SurrogateParts
 from grpolab.grpo.ratios import masked_log_ratio
-from grpolab.grpo.rejection import kept_tokens
-from grpolab.settings.objective import SamplerRejection
 from grpolab.settings.run import DiagnosticsSettings
-from grpolab.settings.task import VERDICT
+from grpolab.settings.task import LENGTH, OVERLONG, VERDICT
 
 Floats = NDArray[np.float64]
 
@@ -44,7 +42,6 @@ class UpdateTensors:
         return values.expand_as(self.inputs.mask_BT)[self.inputs.mask_BT]
 
 
-UNLIKELY = 0.1  # probability below which tokens are counted apart
 MASKS = ("active_low", "active_high", "out_of_range", "outer", "capped", "dropped")  # of `SurrogateParts`; clip/<name>
 
 
@@ -71,12 +68,14 @@ class UpdateArrays:
         masks = [getattr(update.surrogate, name).expand_as(inputs.mask_BT) for name in MASKS]
         masks_KBT = torch.stack([*masks, inputs.mask_BT]).cpu().numpy()
         mask_BT = masks_KBT[-1]
+        real_B = mask_BT.any(1)  # a completion that is masked has no ratio
+        values_FBT, masks_KBT, mask_BT = values_FBT[:, real_B], masks_KBT[:, real_B], mask_BT[real_B]
         lengths_B = mask_BT.sum(1)
         values_FN = values_FBT[:, mask_BT].astype(np.float64)
         return cls(
-            advantages_B=inputs.advantages[:, 0].cpu().numpy(),
+            advantages_B=inputs.advantages[:, 0].cpu().numpy()[real_B],
             lengths_B=lengths_B,
-            sequence_log_ratio_B=values_FBT[0].sum(1, dtype=np.float64) / lengths_B.clip(1),
+            sequence_log_ratio_B=values_FBT[0].sum(1, dtype=np.float64) / lengths_B,
             log_ratio_N=values_FN[0],
             old_log_probs_N=values_FN[1],
             entropy_N=values_FN[2],
@@ -119,7 +118,7 @@ def _clip_fractions(update: UpdateArrays) -> dict[str, Any]:
     shares = update.masks_KN.sum(1) / tokens
     metrics: dict[str, Any] = {f"clip/{name}": share for name, share in zip(MASKS, shares, strict=True)}
     metrics["clip/active"] = update.active_B.sum() / tokens
-    metrics["clip/active_sequences"] = _mean(update.active_B / update.lengths_B.clip(1))
+    metrics["clip/active_sequences"] = _mean(update.active_B / update.lengths_B)
     nonzero_N = update.advantages_N != 0
     if count := np.count_nonzero(nonzero_N):
         active = {"active_low": low_N, "active_high": high_N, "active": low_N | high_N}
@@ -187,30 +186,6 @@ def _quantiles(update: UpdateArrays) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def rejection_metrics(rule: SamplerRejection, inputs: LossInputs) -> dict[str, float]:
-    """Return how much of a minibatch is rejected: of its tokens, of its sequences, and of what the tokens would teach.
-
-    A token's signal is |A| (1 - p), the size of the gradient of A log pi at its own logit, p its old probability.
-    """
-    mask_BT, old_BT, sampler_BT = inputs.mask_BT, inputs.old_log_probs_BT, inputs.sampler_log_probs_BT
-    assert sampler_BT is not None
-    kept_BT = kept_tokens(rule, inputs.advantages, old_BT, inputs.log_probs_BT, sampler_BT, mask_BT)
-    rejected_BT = mask_BT & ~kept_BT
-    probability_BT = torch.where(mask_BT, old_BT, 0.0).double().exp()
-    signal_BT = inputs.advantages.abs() * (1 - probability_BT).clamp(min=0) * mask_BT
-    unlikely_BT = mask_BT & (probability_BT < UNLIKELY)
-    counts = torch.stack(
-        [
-            *(rejected_BT.sum(), mask_BT.sum(), (rejected_BT.any(1) & ~kept_BT.any(1)).sum(), mask_BT.any(1).sum()),
-            *((rejected_BT & unlikely_BT).sum(), unlikely_BT.sum(), (signal_BT * rejected_BT).sum(), signal_BT.sum()),
-        ]
-    ).tolist()
-    names = "tokens", "sequences", "unlikely", "signal"
-    parts = zip(names, counts[::2], counts[1::2], strict=True)
-    return {f"rejection/{name}": part / whole for name, part, whole in parts if whole}
-
-
-@torch.no_grad()
 def histograms(update: UpdateTensors) -> dict[str, list[float]]:
     """Return the lists of a histogram record; `meanings.HISTOGRAM_FIELDS` explains them."""
     mask_BT, log_ratio_BT = update.inputs.mask_BT, update.log_ratio_BT
@@ -252,7 +227,7 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     lengths_B = rollout.completions.mask_BT.sum(1).double().cpu()
     scorable_N = rollout.rewards_B[~rollout.rewards_B.isnan()]
     metrics = {"reward/mean": scorable_N.mean().item(), "reward/std": scorable_N.std().item()}
-    for name in ("correct", "format", VERDICT):
+    for name in ("correct", "format", VERDICT, OVERLONG, LENGTH):
         if name in rollout.parts:
             metrics[f"reward/{name}"] = rollout.parts[name].nanmean().item()
     right_PG, equal_P = right_B.view(-1, group), equal_rewards(rollout.rewards_B.view(-1, group))
@@ -268,10 +243,12 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     assert trained.old_log_probs_BT is not None
     assert trained.old_entropy_BT is not None
     entropy_N, old_N = trained.old_entropy_BT[trained.mask_BT].double(), trained.old_log_probs_BT[trained.mask_BT]
+    if not len(old_N):  # all completions are cut off and masked
+        return metrics
     return metrics | {
         "entropy/behaviour": entropy_N.mean().item(),
         "entropy/behaviour_p80": entropy_N.quantile(0.8).item(),
-        "probability/below_0.1": (old_N.exp() < UNLIKELY).double().mean().item(),
+        "probability/below_0.1": (old_N.exp() < 0.1).double().mean().item(),
     }
 
 

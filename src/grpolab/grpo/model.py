@@ -202,7 +202,7 @@ def apply_to_tokens(
     wanted_Y, place_Y = wanted_Y[order_Y], place_Y[order_Y]
     tokens_Y = tokens_BT.flatten()[wanted_Y]
     size = max(1, MOST_LOGITS // policies[0].policy.vocabulary)
-    starts = range(0, len(used_N), size)
+    starts = range(0, max(len(used_N), 1), size)  # one chunk at least, for a gradient of 0 where no token is wanted
     edges = torch.searchsorted(place_Y, torch.tensor([*starts, len(used_N)], device=place_Y.device)).tolist()
     recomputed = partial(checkpoint, apply_to_chunk, use_reentrant=False, preserve_rng_state=False)
     chunks = []

@@ -53,6 +53,8 @@ def prefix_tree(
         node_BC[:, c] = node_B.clip(0)
         ends.append(new.stop)
     N = ends[-1]
+    if not N:  # every completion is masked, and prompts have a single token
+        return None
     parent_N, token_N, tree_N, position_N = parent_N[:N], token_N[:N], tree_N[:N], position_N[:N]
 
     sizes_P = np.bincount(tree_N)

@@ -20,10 +20,10 @@ from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
 from grpolab.grpo.sampler import EngineNoise
-from grpolab.grpo.selection import differs
+from grpolab.grpo.selection import LENGTH_PENALTIES, differs, overlong
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD
-from grpolab.settings.task import VERDICT
+from grpolab.settings.task import LENGTH, OVERLONG, VERDICT
 from grpolab.tasks.base import Example
 
 
@@ -100,7 +100,7 @@ class Collector:
         if settings.advantage_estimator == "given":
             baseline_B = self._greedy_rewards(sampler, step, index, examples_P, prompts)
         texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
-        parts = self._reward_parts(step, index, self._repeated(examples_P), texts_B)
+        parts = self._reward_parts(step, index, self._repeated(examples_P), completions, texts_B)
         return Sampled(places, prompts, completions, texts_B, parts, baseline_B)
 
     def _join(self, policy: Policy, batches: list[Sampled]) -> Sampled:
@@ -136,6 +136,8 @@ class Collector:
         if differ_P is None or differ_P.any():  # else equal groups stand in for others, and their advantage is 0
             batch = replace(batch, advantages_B=self._advantages(batch, parts, baseline_B))
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
+        if settings.mask_truncated_completions:
+            batch = replace(batch, mask_BT=batch.mask_BT & ended_B[batch.rows_B, None])
         of_batch = self._repeated(self.prompts(sampled.places)), sampled.texts_B, sampled.parts, rewards_B
         return Rollout(sampled.places, completions, *of_batch, ~ended_B.cpu(), batch, sampled.baseline_B, differ_P)
 
@@ -168,15 +170,32 @@ class Collector:
     def _prompt_tensors(self, policy: Policy, examples_P: list[Example]) -> Prompts:
         return prompt_tensors(policy.tokenizer, [example.prompt for example in examples_P], self.chat, policy.device)
 
-    def _reward_parts(self, step: int, index: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
-        """Return each reward part, (B,), by name; those that are drawn by chance only if the reward has them."""
+    def _reward_parts(
+        self, step: int, index: int, examples_B: list[Example], completions: Completions, texts_B: list[str]
+    ) -> dict[str, Tensor]:
+        """Return each reward part, (B,), by name; those of chance and of length only if the reward has them."""
+        reward, seed, first = self.settings.reward, self.settings.seed, index * self.settings.batch_size
         parts = self.processes.from_first(lambda: reward_parts(self.score, examples_B, texts_B))
-        first = index * self.settings.batch_size
-        if verifier := self.settings.reward.verifier:
-            parts[VERDICT] = noisy_verdicts(parts["correct"], verifier, self.settings.seed, step, first)
-        if RANDOM in self.settings.reward.weights:
-            parts[RANDOM] = random_rewards(self.settings.seed, step, len(texts_B), first)
+        if reward.verifier:
+            parts[VERDICT] = noisy_verdicts(parts["correct"], reward.verifier, seed, step, first)
+        if RANDOM in reward.weights:
+            parts[RANDOM] = random_rewards(seed, step, len(texts_B), first)
+        if reward.parts_of_length:
+            group = len(texts_B) // self.settings.prompts_per_step
+            self._add_parts_of_length(parts, completions.mask_BT.sum(1).view(-1, group).cpu())
         return parts
+
+    def _add_parts_of_length(self, parts: dict[str, Tensor], lengths_PG: Tensor) -> None:
+        """Add the reward parts that depend on the length."""
+        reward, longest = self.settings.reward, self.settings.max_completion_length
+        if reward.overlong_buffer:
+            parts[OVERLONG] = overlong(lengths_PG, longest, reward.overlong_buffer * longest).flatten()
+        if reward.length_penalty:
+            right_PG = (parts[reward.used("correct")] > 0.5).view_as(lengths_PG)
+            others = {name: weight for name, weight in reward.weights_used.items() if name != LENGTH}
+            rewards_PG = weighted_sum(parts, others).view_as(lengths_PG) if others else torch.zeros(lengths_PG.shape)
+            penalty = LENGTH_PENALTIES[reward.length_penalty]
+            parts[LENGTH] = penalty(lengths_PG, right_PG, rewards_PG, longest).flatten()
 
     def _greedy_rewards(
         self, sampler: Policy, step: int, index: int, examples_P: list[Example], prompts: Prompts
@@ -186,7 +205,7 @@ class Collector:
         blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
         greedy = sample_dealt(self.processes, sampler, prompts, 1, blank_PT, most_likely)
         texts_P = decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT)
-        parts = self._reward_parts(step, index, examples_P, texts_P)
+        parts = self._reward_parts(step, index, examples_P, greedy, texts_P)
         return total_reward(parts, settings.reward.weights_used).repeat_interleave(settings.num_generations)
 
     def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], baseline_B: Tensor | None) -> Tensor:

@@ -27,7 +27,8 @@ from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, sampler_gap
 from grpolab.grpo.kl import exact_kl
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts, policy_loss
-from grpolab.grpo.metrics import UpdateTensors, rejection_metrics, update_metrics
+from grpolab.grpo.metrics import UpdateTensors, update_metrics
+from grpolab.grpo.mismatch import rejection_metrics
 from grpolab.grpo.model import Policy, apply_to_tokens, old_log_probs, prefix_places, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rollout import Collector, PromptStream
@@ -125,6 +126,8 @@ class Learner:
         for minibatch in batch.split(-(-len(batch) // settings.num_minibatches)):  # a filtered batch has fewer rows
             if settings.sort_by_length:
                 minibatch = minibatch.rows(minibatch.mask_BT.sum(1).argsort(descending=True, stable=True))
+            if settings.aggregation == "prompt_mean":
+                minibatch = minibatch.with_prompt_tokens()
             minibatch = minibatch.with_trees(settings.forward_size, policy.break_even)
             if batch.old_log_probs_BT is None and settings.num_minibatches > 1:
                 minibatch = minibatch.with_old(*old_log_probs(policy, minibatch, settings.forward_size, self.processes))
@@ -168,7 +171,7 @@ class Learner:
         batch = minibatch.with_old(log_probs_BT, entropy_BT)
         inputs = loss_inputs(batch, log_probs_BT, entropy_BT, replace(totals, micro_batches=1), noise_BT)
         update = replace(finish_update(total, grad_norm, batch, objective, inputs, losses), grad_cosine=cosine)
-        if state.entropy and settings.adaptive_entropy:
+        if state.entropy and settings.adaptive_entropy and totals.tokens:
             state.entropy = state.entropy.after(update.tokens(entropy_BT).mean().item(), settings.adaptive_entropy)
         return update
 
@@ -197,11 +200,14 @@ class Learner:
             rollout_tokens=rollout_tokens / self.settings.num_minibatches,
             max_completion_length=self.settings.max_completion_length,
             micro_batches=-(-len(minibatch) // self.settings.forward_size),
+            prompts=1 if minibatch.prompt_tokens_B is None else len(minibatch.prompt_of_B.unique()),
         )
 
     def metrics(self, update: Update) -> dict[str, float]:
         """Return every metric of kind `update` that an optimiser step has, the framework's own included."""
         metrics = {} if update.grad_cosine is None else {"grad_cosine": update.grad_cosine}
+        if self.settings.mask_truncated_completions and not update.inputs.mask_BT.any():
+            return metrics
         if rule := update.objective.sampler_rejection:
             metrics |= rejection_metrics(rule, update.inputs)
         return update_metrics(update, self.settings.diagnostics) | metrics | self.framework_metrics(update)
@@ -215,6 +221,8 @@ class Learner:
         settings = self.settings
         deviation = update.log_ratio_BT.abs().max().item()
         gap_N = sampler_gap(update.batch, update.inputs.log_probs_BT)
+        if not len(gap_N):
+            return deviation
         exact = settings.device == "cpu" and settings.dtype == "float32"
         if exact and deviation != 0 and settings.old_log_probs == "trainer":
             raise AssertionError(f"the ratio differs from 1 before the first update: |log ratio| = {deviation}")
@@ -286,6 +294,8 @@ def loss_inputs(
 ) -> LossInputs:
     """Return the loss's inputs from a batch with known old log-probs, and the policy's log-probs and entropies."""
     assert batch.old_log_probs_BT is not None
+    if batch.prompt_tokens_B is not None:
+        totals = replace(totals, prompt_tokens_B1=batch.prompt_tokens_B[:, None])
     return LossInputs(
         log_probs_BT=log_probs_BT,
         old_log_probs_BT=batch.old_log_probs_BT,

@@ -45,7 +45,7 @@ DUAL_CLIP_BY_DEFAULT = {"verl": 3.0}
 # Aggregations that weigh every token the same. LUSPO's sums of sequences are left out: there the length is the point.
 BY_TOKEN = {
     *("token_mean_rollout", "token_mean_minibatch", "token_mean_microbatch"),
-    *("token_sum", "token_sum_constant", "token_sum_length"),
+    *("token_sum", "token_sum_constant", "token_sum_length", "prompt_mean"),
 }
 FAR = 10.0  # |log(reference / policy)| that no token which matters reaches
 SLOW_WARM_START = 1e-4  # a learning rate for pretrained weights

@@ -14,7 +14,7 @@ from grpolab.grpo.rewards import RANDOM, check_parts, make_score
 from grpolab.paths import SMOLLM2, Results, read_json
 from grpolab.run import memory
 from grpolab.settings.resolved import Resolved
-from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, RewardSettings, hub_commit
+from grpolab.settings.task import LONGEST, OVERLONG, ModelSettings, PretrainedModel, RewardSettings, hub_commit
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
 from grpolab.vocabulary import evaluation_metrics
@@ -157,7 +157,10 @@ def _try_reward(settings: RewardSettings, task: Task) -> None:
     except Exception as error:  # a user's code may raise anything
         source = f"reward.function={settings.function}" if settings.function else "the task's score"
         raise RequestError(f"{source} raises {type(error).__name__} on a right answer: {error}") from error
-    check_parts(settings.weights, [*parts, RANDOM])
+    check_parts(settings.weights, [*parts, RANDOM, *settings.parts_of_length])
+    if twice := [part for part in settings.parts_of_length if part in parts]:
+        key = "overlong_buffer" if twice[0] == OVERLONG else "length_penalty"
+        raise RequestError(f"reward.{key} makes a part called {twice[0]}, and the task's score has one already")
     if "correct" not in parts:
         raise RequestError(
             f"reward.function={settings.function} returns no part called correct, only {', '.join(parts)}"

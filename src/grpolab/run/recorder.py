@@ -16,6 +16,7 @@ import torch
 from grpolab.grpo.batch import Rollout, TrainingBatch, join_batches, sampler_gap
 from grpolab.grpo.evaluation import Evaluation
 from grpolab.grpo.metrics import histograms, rollout_metrics
+from grpolab.grpo.mismatch import mismatch
 from grpolab.grpo.model import Policy
 from grpolab.grpo.step import LearnerState, Update, learning_rate
 from grpolab.paths import write_atomic, write_json_atomic
@@ -64,24 +65,36 @@ class Recorder:
         self.journal.append(kind="update", **place, **step, learning_rate=rate, **metrics)
 
     def rollout(
-        self, rollout: Rollout, updates: list[Update], state: LearnerState, measured: Mapping[str, float]
+        self,
+        rollout: Rollout,
+        first_pass: list[Update],
+        updates: list[Update],
+        state: LearnerState,
+        measured: Mapping[str, float],
     ) -> None:
-        """Record a rollout step with the updates of its last pass and the loop's own metrics."""
+        """Record a rollout step with the updates of its first and its last pass and the loop's own metrics."""
         settings, step, now = self.settings, state.rollout_step, state.optimizer_step
         switches, group = settings.diagnostics, settings.num_generations
         trained = join_batches([update.batch for update in updates])
         assert trained.old_log_probs_BT is not None
+        by_probability: dict[str, list[float]] = {}
+        if switches.mismatch:
+            policy = "old" if settings.old_log_probs == "trainer" else "current"
+            gaps, by_probability = mismatch([update.inputs for update in first_pass], policy)
+            measured = {**measured, **gaps}
         if switches.histogram_every and step % switches.histogram_every == 0:
             last = {"iteration": settings.num_iterations - 1, "minibatch": len(updates) - 1, "optimizer_step": now - 1}
-            self.journal.append(kind="histogram", rollout_step=step, **last, **histograms(updates[-1]))
+            self.journal.append(
+                kind="histogram", rollout_step=step, **last, **histograms(updates[-1]), **by_probability
+            )
         if switches.samples_every and step % switches.samples_every == 0:
             content = pa.BufferOutputStream()
             pq.write_table(sample_table(rollout, trained, updates, state.policy, group), content, compression="zstd")
             path = self.folder / "samples" / f"step_{step:06d}.parquet"
             write_atomic(path, content.getvalue().to_pybytes(), durable=False)
         if settings.old_log_probs == "trainer":  # else the trainer's are not known
-            gap = sampler_gap(trained, trained.old_log_probs_BT).max().item()
-            measured = {**measured, "gap/sampler_trainer": gap}
+            gap_N = sampler_gap(trained, trained.old_log_probs_BT)
+            measured = {**measured, **({"gap/sampler_trainer": gap_N.max().item()} if len(gap_N) else {})}
         place = {"rollout_step": step, "optimizer_step": now, "completions": state.completions}
         self.journal.append(kind="rollout", **place, **rollout_metrics(rollout, trained, group), **measured)
 

@@ -29,7 +29,7 @@ import yaml
 
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rollout import PromptStream
-from grpolab.grpo.step import Diverged, EntropyControl, flat_weights, step_norm
+from grpolab.grpo.step import Diverged, EntropyControl, Update, flat_weights, step_norm
 from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import DATA_PARALLEL, ENVIRONMENT_READ, resolve
 from grpolab.run import checkpoint, provenance, warm_start
@@ -158,6 +158,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         tokens = int(rollout.batch.mask_BT.sum())
         recorder.lap("rollout")
         measured: dict[str, float] = {}
+        first_pass: list[Update] = []
         for iteration in range(settings.num_iterations):
             updates = []
             for index, minibatch in enumerate(minibatches):
@@ -166,6 +167,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
                     measured["gap/first_pass"] = learner.check(update)
                 recorder.update(update, state, iteration, index, learner.metrics(update))
                 updates.append(update)
+            first_pass = first_pass if iteration else updates
             minibatches = [update.batch for update in updates]  # now with their old log-probs
         processes.check_equal(policy.weights().values(), step)
         if before is not None:
@@ -175,7 +177,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         last = ending.reached(step + 1)
         if _is_due(settings.diagnostics.kl_ref_every, step + 1, last):
             measured["kl_ref/exact"] = learner.kl_to_reference(policy, rollout.batch)
-        recorder.rollout(rollout, updates, state, measured)
+        recorder.rollout(rollout, first_pass, updates, state, measured)
         recorder.lap("update")
         state.rollout_step = step + 1
         if _is_due(settings.evaluation.every, step + 1, last):

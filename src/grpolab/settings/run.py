@@ -27,7 +27,7 @@ from grpolab.settings import (
     setting,
 )
 from grpolab.settings.selection import REWARD, SelectionSettings
-from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
+from grpolab.settings.task import ModelSettings, OtherTask, RewardSettings, TaskSettings, WarmStartSettings
 from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
 
 
@@ -48,6 +48,7 @@ class DiagnosticsSettings(Settings):
     clip_conventions: bool = setting("The clip fraction by each framework's definition, at every update.")
     histogram_every: Natural = setting("Rollout steps between two histograms of ratios; 0: never.")
     samples_every: Natural = setting("Rollout steps between two tables of completions; 0: never.")
+    mismatch: Switch = setting("How far the sampler is from the trainer, at every rollout step.")
     step_norm: bool = setting("How far the weights moved in each rollout step.")
     gradient_cosine: Switch = setting("Cosine of each optimiser step's gradient with the one before.")
     kl_ref_every: Natural = setting("Rollout steps between two exact KLs to the warm start; 0: never.")
@@ -114,6 +115,9 @@ class RunSettings(SelectionSettings):
 
     seed: Seed = setting("Every random draw of the run follows from this number.")
     task: TaskSettings = setting("What is learnt.")
+    other_tasks: dict[str, OtherTask] | None = setting(
+        "Tasks that the warm start teaches too, its steps in turn, and that evaluations measure: what is forgotten."
+    )
     reward: RewardSettings = setting("How a completion is scored.")
     model: ModelSettings = setting("What learns.")
     warm_start: WarmStartSettings = setting("Where it starts.")

@@ -5,7 +5,7 @@ An empty key switches its rule off and is no part of a run's signature. The rule
 
 from __future__ import annotations
 
-from grpolab.settings import Count, Settings, setting
+from grpolab.settings import Count, Settings, Switch, setting
 from grpolab.settings.objective import ObjectiveSettings
 
 REWARD = "reward"  # the weighted sum of all reward parts
@@ -27,6 +27,9 @@ class SelectionSettings(ObjectiveSettings):
     """The objective, and which samples reach it."""
 
     filter_groups: GroupFilter | None = setting("Rule that leaves out groups without a difference; empty: all train.")
+    mask_truncated_completions: Switch = setting(
+        "Completions without an end token count in their group's advantages, and no token of them in the loss."
+    )
 
     @property
     def refills(self) -> bool:

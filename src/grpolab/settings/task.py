@@ -16,6 +16,7 @@ from grpolab.settings import Count, Natural, Positive, Seed, Settings, Share, se
 
 LONGEST = 4096  # positions of a model from scratch
 VERDICT = "verdict"  # the reward part of a verifier that errs
+OVERLONG, LENGTH = "overlong", "length"  # the reward parts of overlong_buffer and length_penalty
 
 
 class AdditionTask(Settings):
@@ -104,8 +105,9 @@ class CustomTask(Settings):
     options: dict[str, Any] = setting("Keyword arguments of the class.")
 
 
-GeneratedTask = AdditionTask | SortingTask | FillerSortingTask | WrittenAdditionTask | CharCountTask | ReasoningGymTask
-TaskSettings = Annotated[GeneratedTask | JsonlTask | CustomTask, Field(discriminator="name")]
+GeneratedTask = AdditionTask | SortingTask | FillerSortingTask | WrittenAdditionTask | CharCountTask
+OtherTask = Annotated[GeneratedTask, Field(discriminator="name")]
+TaskSettings = Annotated[GeneratedTask | ReasoningGymTask | JsonlTask | CustomTask, Field(discriminator="name")]
 
 
 def task_title(task: TaskSettings) -> str:
@@ -132,6 +134,15 @@ class RewardSettings(Settings):
         "Weight of each part; one that is not named weighs 0. `random` is 0 or 1 by chance.", min_length=1
     )
     verifier: VerifierSettings | None = setting("Its verdict stands in the place of `correct`; empty: it never errs.")
+    overlong_buffer: Annotated[float, Field(gt=0, le=1)] | None = setting(
+        "Last share of max_completion_length over which the part `overlong` falls from 0 to -1 (DAPO: 0.2); empty: no"
+        " such part."
+    )
+    length_penalty: Literal["linear", "group_range", "pass_rate"] | None = setting(
+        "Rule of the part `length`: minus the length over max_completion_length; its place in the group's range (Kimi"
+        " k1.5); or minus the length over the group's longest, times the group's mean reward (prime-rl); empty: no such"
+        " part."
+    )
 
     @property
     def weights_used(self) -> dict[str, float]:
@@ -146,7 +157,16 @@ class RewardSettings(Settings):
     def _something_to_judge(self) -> RewardSettings:
         if self.verifier and "correct" not in self.weights:
             raise ValueError("reward.verifier judges the part `correct`, which reward.weights must name")
+        if unweighted := [part for part in self.parts_of_length if part not in self.weights]:
+            key = "overlong_buffer" if OVERLONG in unweighted else "length_penalty"
+            raise ValueError(f"reward.{key} needs reward.weights.{unweighted[0]}, the weight of the part that it makes")
         return self
+
+    @property
+    def parts_of_length(self) -> list[str]:
+        """Name the parts of the reward that depend on the length."""
+        made = {OVERLONG: self.overlong_buffer, LENGTH: self.length_penalty}
+        return [part for part, rule in made.items() if rule is not None]
 
 
 class TinyModel(Settings):
