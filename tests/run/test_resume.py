@@ -93,6 +93,7 @@ CARRIED: dict[str, dict[str, Any]] = {
         **{"advantage_estimator": "given", "num_minibatches": 2},
     },
     "a sampler with older weights": {"sampler_refresh": 3, "old_log_probs": "sampler"},
+    "an interpolated policy": {"staleness": 3, "old_log_probs": "interpolated", "num_minibatches": 2},
     "a rounded and noisy sampler": {"sampler_dtype": "int8", "sampler_noise": 0.2, "sampler_refresh": 2},
     "an adaptive entropy bonus": {
         "entropy_coef": 0.1,

@@ -206,6 +206,11 @@ class RunSettings(SelectionSettings):
                 f"{f'data_parallel={processes}' if processes > 1 else f'micro_batch_size={micro}'}: {whole} compares"
                 f" the tokens of a minibatch and needs it in one piece of {minibatch} sequences"
             )
+        elif SURROGATES[self.kernel].compares_groups and self.num_minibatches > 1:
+            yield (
+                f"num_minibatches={self.num_minibatches}: kernel={self.kernel} compares the completions of a prompt,"
+                " which several minibatches would part: it must be 1"
+            )
         elif processes > (most := min(self.prompts_per_step, minibatch)):
             yield f"data_parallel={processes} must be at most {most}: each process has a prompt and a completion"
         elif micro is None and minibatch % processes:
@@ -290,13 +295,18 @@ class RunSettings(SelectionSettings):
     @property
     def ratio_is_one(self) -> bool:
         """Return True if every ratio is exactly 1: one update per batch, with old log-probs of the same weights."""
-        return self.updates_per_batch == 1 and not (self.old_log_probs == "sampler" and self.other_sampler)
+        return self.updates_per_batch == 1 and not (self.old_log_probs != "trainer" and self.other_sampler)
 
     @property
     def other_sampler(self) -> bool:
         """Return True if batches are not from the policy that learns from them: older, rounded, or disturbed."""
         is_old = self.staleness > 0 or (self.sampler_refresh or 1) > 1
         return is_old or self.sampler_dtype not in (None, self.dtype) or self.sampler_noise is not None
+
+    def sampler_age(self, step: int) -> int:
+        """Count the rollout steps from the weights that sampled the batch of a step to those that the step has."""
+        sampled = max(0, step - self.staleness)
+        return step - (sampled - sampled % (self.sampler_refresh or 1))
 
     @property
     def clip_can_bind(self) -> bool:
