@@ -49,6 +49,7 @@ OTHER: dict[str, Any] = {
     **{"sampler_noise": 0.1, "sampler_refresh": 2},
     "sampler_rejection": {"policy": "old", "bounds": {"token": [0.5, 2.0]}, "m2_budget": None},
     "filter_groups": {"metric": "correct", "max_batches": 2},
+    **{"top_k": 5, "top_p": 0.9, "min_p": 0.1, "keep_sampling_mask": True},
     **{"mask_truncated_completions": True, "reward.overlong_buffer": 0.5, "reward.length_penalty": "linear"},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
     **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},
@@ -68,6 +69,8 @@ def needed_for(key: str) -> dict[str, Any]:
         return {"kernel": key.split(".")[1]}
     if key.startswith("kl_"):
         return {"beta": 0.1}
+    if key == "keep_sampling_mask":
+        return {"top_k": 5}
     if key in ("reward.overlong_buffer", "reward.length_penalty"):
         return {"reward": {**VALUES["reward"], "weights": {"correct": 1.0, "overlong": 1.0, "length": 1.0}}}
     if key == "min_lr_ratio":

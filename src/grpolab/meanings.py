@@ -86,6 +86,7 @@ _LISTED = [
     Metric("zero_variance/share", "Groups whose rewards are all equal: they teach nothing.", "share of groups", "rollout", mirrored=True),
     Metric("zero_variance/all_right", "Groups with equal rewards in which every completion is right.", "share of groups", "rollout", mirrored=True),
     Metric("zero_variance/all_wrong", "Groups with equal rewards in which no completion is right.", "share of groups", "rollout", mirrored=True),
+    Metric("sampling/kept_mass", "Probability of the tokens from which top_k, top_p or min_p let the sampler choose, mean over sampled tokens.", "probability", "rollout", mirrored=True),
     Metric("filter/sampled", "Completions that the rollout step sampled, those of groups that do not train included; only with filter_groups.", "completions", "rollout", mirrored=True),
     Metric("filter/passed", "Sampled groups that differ in the filter's metric.", "share of groups", "rollout", mirrored=True),
     Metric("filter/groups", "Groups that differ and train; fewer than prompts_per_step where max_batches did not find as many.", "groups", "rollout", mirrored=True),

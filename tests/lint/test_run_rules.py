@@ -62,6 +62,10 @@ SPEAKS = {  # rule -> runs that break it, and what it says
         f"{HARD} {FILTER}=10": "samples 12.9 batches or more until 32 groups differ",
         f"{HARD} {FILTER}=1 prompts_per_step=8": "of 8 groups fewer than one",
     },
+    "sampling-mask-lost": {
+        "top_p=0.9": "top_p=0.9: completions",
+        "top_k=5 min_p=0.1": "top_k=5 min_p=0.1: completions",
+    },
     "planted-fault": {"fault=dropout": "fault=dropout is planted"},
 }
 SILENT = {  # rule -> runs that do not
@@ -100,6 +104,7 @@ SILENT = {  # rule -> runs that do not
         ),
         f"{HARD} filter_groups={{metric:reward,max_batches:1}} prompts_per_step=13",
     ],
+    "sampling-mask-lost": ["top_p=0.9 keep_sampling_mask=true", "temperature=0.5"],
     "planted-fault": ["fault=tiny_learning_rate"],
 }
 

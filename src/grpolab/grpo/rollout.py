@@ -20,6 +20,7 @@ from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
 from grpolab.grpo.sampler import EngineNoise
+from grpolab.grpo.sampling_mask import Truncation
 from grpolab.grpo.selection import LENGTH_PENALTIES, differs, overlong
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD
@@ -95,7 +96,8 @@ class Collector:
         dtype = settings.sampler_dtype if settings.sampler_dtype != "int8" else None  # its weights are rounded already
         sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
         prompts, engine = self._prompt_tensors(policy, examples_P), EngineNoise.of(settings, step, first)
-        completions = sample_dealt(self.processes, sampler, prompts, settings.num_generations, noise_BT, engine=engine)
+        group, cut = settings.num_generations, Truncation.of(settings)
+        completions = sample_dealt(self.processes, sampler, prompts, group, noise_BT, engine=engine, truncation=cut)
         baseline_B = None
         if settings.advantage_estimator == "given":
             baseline_B = self._greedy_rewards(sampler, step, index, examples_P, prompts)
@@ -253,7 +255,7 @@ class Collector:
         stale_batches, count = [], self.settings.prompts_per_step
         for ahead, batch in enumerate(saved, start=step):
             places = batch.get("places") or PromptStream(ahead * count).take(count)  # older checkpoints lack them
-            completions = Completions(batch["tokens_BT"], batch["mask_BT"], batch["log_probs_BT"])
+            completions = Completions(**{name: batch[name] for name in Completions.__annotations__ if name in batch})
             prompts = self._prompt_tensors(policy, self.prompts(places))
             texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
             scores = batch["parts"], batch["baseline_B"]
