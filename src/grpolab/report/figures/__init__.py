@@ -53,8 +53,10 @@ FIGURES = {
     "F35": Entry("rates", "workable_rates"),
     "F36": Entry("rates", "staleness_map"),
     "F37": Entry("learning", "pass_at_k"),
-    "F38": Entry("learning", "mismatch_kl"),
+    "F38": Entry("sampler", "mismatch_kl"),
     "F39": Entry("comparison", "sign_errors"),
+    "F42": Entry("sampler", "ratio_by_probability"),
+    "F43": Entry("sampler", "ess_before_collapse"),
     "D1": Entry("clipping", "clip_conventions"),
     "D2": Entry("learning", "logged_curves"),
 }

@@ -14,7 +14,7 @@ from grpolab.report.figures import panels
 from grpolab.report.figures.panels import GEOMETRIC, MEAN, OVER_TIME, Drawing, NotDrawnError, Sheet, pivot_seeds
 from grpolab.report.journals import final_score
 from grpolab.report.load import StudyRuns
-from grpolab.report.stability import after_first_step, gradient_spikes
+from grpolab.report.stability import gradient_spikes
 from grpolab.report.statistics.intervals import geometric_band, share_band, t_band
 from grpolab.report.style import QUIET, ArmStyle
 from grpolab.vocabulary import DIVERGED, EXACT_EVALUATION, PASS_AT, STOPPED
@@ -210,24 +210,3 @@ def crossing(k_X: NDArray, gain_X: NDArray) -> float:
         return float(k_X[0])
     share = gain_X[last] / (gain_X[last] - gain_X[last + 1])
     return float(k_X[last] * (k_X[last + 1] / k_X[last]) ** share)
-
-
-def draw_mismatch_kl(study: StudyRuns) -> Drawing:
-    """How far the policy that sampled a batch is from the one that trains on it, before its first update. First the KL
-    divergence (estimator k3), where the old log-probs are the sampler's own: with the trainer's it is 0 by definition.
-    Then the largest difference of a token's log-probs in the batch. Log scale; rollout steps without any are left out.
-    """
-    kl, gap = "KL(sampler || trainer)\n(nat per token)", "largest gap of a token's\nlog-prob (nat)"
-    updates = study.updates if "iteration" in study.updates else study.updates.iloc[:0]
-    first = updates.drop(after_first_step(updates).index)
-    largest = study.rollouts.reindex(columns=["gap/sampler_trainer", "gap/first_pass"]).max(axis=1)
-    rows = {kl: (first, "kl_old/k3"), gap: (study.rollouts.assign(gap=largest), "gap")}
-    known = {row: of for row, of in rows.items() if of[1] in of[0] and (of[0][of[1]] > 0).any()}
-    if not known:
-        raise NotDrawnError("no run here has recorded how far its sampler is from its trainer, or none is")
-    sheet = panels.draw_curves(study, known, height=1.6, log=True)
-    for (row, facet), panel in sheet.grid.items():
-        panels.set_log_axis(panel, "y", panels.write_short)
-        if not panel.lines:
-            sheet.write_lack(panel, "nothing recorded, or no mismatch", facet=facet, row=row)
-    return sheet.finish(GEOMETRIC)
