@@ -50,6 +50,7 @@ OTHER: dict[str, Any] = {
     "sampler_rejection": {"policy": "old", "bounds": {"token": [0.5, 2.0]}, "m2_budget": None},
     "filter_groups": {"metric": "correct", "max_batches": 2},
     **{"top_k": 5, "top_p": 0.9, "min_p": 0.1, "keep_sampling_mask": True},
+    "other_tasks": {"sort": {"name": "sorting", "length": 2}},
     **{"mask_truncated_completions": True, "reward.overlong_buffer": 0.5, "reward.length_penalty": "linear"},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
     **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},

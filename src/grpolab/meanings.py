@@ -119,6 +119,7 @@ _LISTED = [
     Metric("eval/accuracy_greedy", "Accuracy of the greedy completion (where the right answer is unique).", "share of items", "evaluation", mirrored=True),
     Metric("eval/pass_at_k", "Items with a right one among evaluation.samples completions (where many are right).", "share of items", "evaluation", mirrored=True),
     *(Metric(f"eval/pass_at_{k}", f"Items with a right one among {k} completions, exact (where the right answer is unique, and evaluation.samples is {k} or more).", "share of items", "evaluation", mirrored=True) for k in vocabulary.PASS_AT),
+    Metric("eval/other_accuracy", "Mean over other_tasks of their eval/accuracy_expected: what training on the task leaves of them.", "share of items", "evaluation", mirrored=True),
     Metric("eval/reward", "Mean reward of completions of held-out prompts, in logs of other programs alone.", "reward", "evaluation"),
     Metric("eval/length_mean", "Mean length of the sampled evaluation completions (where many answers are right).", "tokens", "evaluation", mirrored=True),
     Metric("eval/length_std", "Standard deviation of that length (Bessel).", "tokens", "evaluation", mirrored=True),

@@ -57,6 +57,22 @@ def test_its_weights_are_the_runs_first_policy(results: Results) -> None:
     assert first["eval/accuracy_expected"] == pytest.approx(evaluation["eval/accuracy_expected"], rel=1e-6)
 
 
+def test_it_teaches_other_tasks_in_turn_and_evaluations_say_what_is_left_of_them(results: Results) -> None:
+    others = {"sort": {"name": "sorting", "length": 2}, "fill": FILLER}
+    warm = {"max_steps": 240, "target_accuracy": None}
+    settings = taught(other_tasks=others, warm_start=warm, rollout_steps=1)
+    assert settings.warm_start_signature != taught(warm_start=warm, rollout_steps=1).warm_start_signature
+    run(settings, results)
+    start, end = (row["eval/other_accuracy"] for row in records(run_folder(settings, results), "evaluation"))
+    assert start > 0.1  # by chance: .01
+    assert start != end
+    parts = tiny_parts(other_tasks=others, max_completion_length=4)
+    parts.state.policy.load_weights(warm_start.ensure(settings, results).weights())
+    sort, fill = (other().metrics["eval/accuracy_expected"] for other in parts.evaluator.others)
+    assert start == pytest.approx((sort + fill) / 2)
+    assert min(sort, fill) > 0.05
+
+
 def checks_of(found: warm_start.WarmStart) -> list[tuple[int, float]]:
     rows = [json.loads(line) for line in (found.folder / "journal.jsonl").read_text().splitlines()]
     return [(row["step"], row["accuracy"]) for row in rows if "accuracy" in row]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import TypeVar
@@ -45,10 +45,16 @@ class Evaluator:
     length: int
     seed: int
     processes: Processes = ALONE  # they share the batches
+    others: Sequence[Evaluator] = ()  # of other tasks
 
     def __call__(self) -> Evaluation:
-        """Evaluate the policy on all items."""
-        return self._exact() if self.task.unique_answer else self._sampled()
+        """Evaluate the policy on all items, and the mean accuracy over other tasks."""
+        evaluation = self._exact() if self.task.unique_answer else self._sampled()
+        if not self.others:
+            return evaluation
+        accuracies = [other().metrics["eval/accuracy_expected"] for other in self.others]
+        mean = {"eval/other_accuracy": sum(accuracies) / len(accuracies)}
+        return replace(evaluation, metrics=evaluation.metrics | mean)
 
     def _batches(self, items: Sequence[T]) -> list[Sequence[T]]:
         return [items[start : start + self.batch_size] for start in range(0, len(items), self.batch_size)]

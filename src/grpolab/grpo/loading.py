@@ -24,6 +24,7 @@ from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.seeds import torch_seed
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, PretrainedModel, TinyModel
+from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
 
 SPECIAL = PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
@@ -35,7 +36,8 @@ def make_policy(settings: Resolved, task: Task) -> Policy:
     if isinstance(settings.model, PretrainedModel):
         model, tokenizer = _load_pretrained(settings.model)
     else:
-        tokenizer = character_tokenizer(task.alphabet)
+        others = [make_task(other).alphabet for other in (settings.other_tasks or {}).values()]
+        tokenizer = character_tokenizer("".join([task.alphabet, *others]))
         model = _make_tiny(settings.model, tokenizer, torch_seed(settings.warm_start.seed or 0, "weights"))
     model.eval()  # dropout stays off: it would move the ratio away from 1 on the first pass
     model.to(torch.device(settings.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types

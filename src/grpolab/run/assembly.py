@@ -56,7 +56,12 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
         framework_metrics=partial(resolve(LOGGED_METRICS), settings) if logs_frameworks else lambda update: {},
     )
     size, samples, length = settings.evaluation.batch_size, settings.evaluation.samples, settings.max_completion_length
-    evaluator = Evaluator(policy, task, score, held_out, size, samples, length, settings.seed, processes)
+    how = size, samples, length, settings.seed, processes
+    others = [
+        Evaluator(policy, other, other.score, other.examples("evaluation", settings.evaluation.items), *how)
+        for other in map(make_task, (settings.other_tasks or {}).values())
+    ]
+    evaluator = Evaluator(policy, task, score, held_out, *how, others)
     dataset: dict[str, Any] = {}
     for split, examples in (("train", train), ("evaluation", held_out)):
         dataset |= {f"{split}_sha256": content_hash(examples), f"{split}_items": len(examples)}

@@ -126,15 +126,20 @@ def _train(
     Return their accuracy and step.
     """
     warm, length = settings.warm_start, settings.max_completion_length
-    seed, target, chat = warm.seed or 0, warm.target_accuracy, getattr(task, "chat", False)
+    seed, target = warm.seed or 0, warm.target_accuracy
     # Checks use training prompts: held-out ones must not choose weights. They use the task's own score, because arms
     # with different rewards share the warm start, and the warm start's batch size, because it is part of its identity.
     items = examples[: warm.check_items]
     check = Evaluator(policy, task, task.score, items, warm.batch_size, samples=1, length=length, seed=seed)
     optimizer = make_supervised_optimizer(policy, warm.learning_rate)
     best: tuple[float, float, int, dict[str, Tensor]] | None = None  # distance, accuracy, step, weights
+    taught = [(task, examples)]
+    for other in map(make_task, (settings.other_tasks or {}).values()):
+        taught.append((other, other.examples("train", TRAINING_ITEMS)))
     for step in range(1, warm.max_steps + 1):
-        prompts, targets = demonstrations(task, examples, seed, step, warm.batch_size)
+        in_turn, its_examples = taught[(step - 1) % len(taught)]
+        prompts, targets = demonstrations(in_turn, its_examples, seed, step, warm.batch_size)
+        chat = getattr(in_turn, "chat", False)
         loss = supervised_step(policy, optimizer, prompts, targets, chat, warm.micro_batch_size)
         on_step(step)
         due = target is not None and step % warm.check_every == 0

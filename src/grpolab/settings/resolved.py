@@ -13,7 +13,17 @@ from grpolab.settings.objective import Objective
 from grpolab.settings.run import RunSettings, device_here
 
 # All that a warm start depends on. Reward and evaluation are not among it, so that arms that differ in them share one.
-OF_WARM_START = {"task", "model", "warm_start", "max_completion_length", "temperature", "device", "dtype", "head_dtype"}
+OF_WARM_START = {
+    "task",
+    "other_tasks",
+    "model",
+    "warm_start",
+    "max_completion_length",
+    "temperature",
+    "device",
+    "dtype",
+    "head_dtype",
+}
 
 
 class Resolved(RunSettings):

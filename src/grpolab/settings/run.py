@@ -27,7 +27,7 @@ from grpolab.settings import (
     setting,
 )
 from grpolab.settings.selection import REWARD, SelectionSettings
-from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
+from grpolab.settings.task import ModelSettings, OtherTask, RewardSettings, TaskSettings, WarmStartSettings
 from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
 
 
@@ -115,6 +115,9 @@ class RunSettings(SelectionSettings):
 
     seed: Seed = setting("Every random draw of the run follows from this number.")
     task: TaskSettings = setting("What is learnt.")
+    other_tasks: dict[str, OtherTask] | None = setting(
+        "Tasks that the warm start teaches too, its steps in turn, and that evaluations measure: what is forgotten."
+    )
     reward: RewardSettings = setting("How a completion is scored.")
     model: ModelSettings = setting("What learns.")
     warm_start: WarmStartSettings = setting("Where it starts.")

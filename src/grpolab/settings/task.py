@@ -105,8 +105,9 @@ class CustomTask(Settings):
     options: dict[str, Any] = setting("Keyword arguments of the class.")
 
 
-GeneratedTask = AdditionTask | SortingTask | FillerSortingTask | WrittenAdditionTask | CharCountTask | ReasoningGymTask
-TaskSettings = Annotated[GeneratedTask | JsonlTask | CustomTask, Field(discriminator="name")]
+GeneratedTask = AdditionTask | SortingTask | FillerSortingTask | WrittenAdditionTask | CharCountTask
+OtherTask = Annotated[GeneratedTask, Field(discriminator="name")]
+TaskSettings = Annotated[GeneratedTask | ReasoningGymTask | JsonlTask | CustomTask, Field(discriminator="name")]
 
 
 def task_title(task: TaskSettings) -> str:
