@@ -235,7 +235,7 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     metrics |= {f"zero_variance/{name}": groups_P.double().mean().item() for name, groups_P in groups.items()}
     metrics |= _lengths(lengths_B, right_B, rollout.truncated_B)
     if (differ_P := rollout.differ_P) is not None:
-        passed, trained_groups = int(differ_P.sum()), len(rollout.batch) // group
+        passed, trained_groups = int(differ_P.sum()), len(rollout.batch.prompt_of_B.unique())
         metrics |= {"filter/sampled": len(rollout.texts_B), "filter/passed": passed / len(differ_P)}
         metrics["filter/groups"] = min(passed, trained_groups)
     if (mass_BT := rollout.completions.mass_BT) is not None:

@@ -204,8 +204,9 @@ class RunSettings(SelectionSettings):
             yield "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
         batch, minibatch, micro = self.batch_size, self.minibatch_size, self.micro_batch_size
         processes = self.data_parallel or 1
-        if batch % self.num_minibatches:
-            yield f"num_minibatches={self.num_minibatches} must divide prompts_per_step * num_generations = {batch}"
+        group = "train_generations" if self.train_generations else "num_generations"
+        if (trained := self.prompts_per_step * getattr(self, group)) % self.num_minibatches:
+            yield f"num_minibatches={self.num_minibatches} must divide prompts_per_step * {group} = {trained}"
         elif isinstance(micro, int) and minibatch % micro:
             yield f"micro_batch_size={micro} must divide the minibatch of {minibatch} sequences"
         whole = self.compares_tokens
@@ -245,6 +246,13 @@ class RunSettings(SelectionSettings):
         """Yield a sentence for each key of which samples train that does not fit."""
         if self.keep_sampling_mask and not self.truncates_sampling:
             yield "keep_sampling_mask=true has nothing to keep: it needs top_k, top_p or min_p"
+        if len(self.prompt_rules) > 1:
+            yield f"{' and '.join(self.prompt_rules)} choose prompts in different ways: set one"
+        if (kept := self.train_generations) is not None and kept >= self.num_generations:
+            yield f"train_generations={kept} must be less than num_generations={self.num_generations}, or empty"
+        pools = [pool.at_most for pool in self.difficulty_pools or ()]
+        if pools != sorted(set(pools)) or (pools and not any(pool.weight for pool in self.difficulty_pools or ())):
+            yield "difficulty_pools must have rising values of at_most, and one weight above 0"
         if self.filter_groups is None:
             return
         metric, allowed = self.filter_groups.metric, (REWARD, *self.reward.weights)
@@ -263,7 +271,7 @@ class RunSettings(SelectionSettings):
     @property
     def minibatch_size(self) -> int:
         """Count the sequences in an optimiser step."""
-        return self.batch_size // self.num_minibatches
+        return self.prompts_per_step * (self.train_generations or self.num_generations) // self.num_minibatches
 
     @property
     def forward_size(self) -> int:
