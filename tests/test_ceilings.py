@@ -27,9 +27,9 @@ LONGEST_FILE = 450
 # A note on scores of few evaluations: 20 of source, 20 of tests.
 # Then a table of each arm's best rate, and a verifier that errs, the cosine of gradients: 130 of source, 50 of tests.
 # The sampler as another policy: 480 of source, 490 of tests, 350 of the core and of run.train.
-# Presets as of today beside those of the vectors, 240 of source.
 # Presets as of today beside those of the vectors, and what drifts from them: 460 of source, 110 of tests.
-# Which samples train: 520 of source, 410 of tests, 480 of the core and of run.train.
+# Six losses of 2025 and 2026 and the weights of advantages: 190 of source, 220 of tests.
+# Which samples train: 390 of source, 270 of tests, 370 of the core and of run.train.
 ALL_SOURCE, ALL_TESTS, BENCHMARKS = 42_000, 30_500, 1_800  # room while the other half of the papers lands
 # The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
 CORE_ROOMS = ("grpo/", "tasks/", "settings/", "run/", "sweep/")

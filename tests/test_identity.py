@@ -56,6 +56,7 @@ OTHER: dict[str, Any] = {
     **{"mask_truncated_completions": True, "reward.overlong_buffer": 0.5, "reward.length_penalty": "linear"},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
     **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},
+    **{"advantage_weights": {"positive": 0.1, "negative": 1.0}, "advantage_filter": 3.0},
     **{"scale_rewards": "none", "whiten_advantages": "bessel", "lr_scheduler_type": "linear", "min_lr_ratio": 0.1},
     **{"micro_batch_size": 8, "num_minibatches": 2, "warm_start.micro_batch_size": 8, "data_parallel": 2},
     **{"device": "cuda", "dtype": "bfloat16", "head_dtype": "float32"},
@@ -74,6 +75,8 @@ def needed_for(key: str) -> dict[str, Any]:
         return {"beta": 0.1}
     if key == "keep_sampling_mask":
         return {"top_k": 5}
+    if key == "advantage_filter":
+        return {"whiten_advantages": "bessel"}
     if key in ("reward.overlong_buffer", "reward.length_penalty"):
         return {"reward": {**VALUES["reward"], "weights": {"correct": 1.0, "overlong": 1.0, "length": 1.0}}}
     if key == "min_lr_ratio":

@@ -26,14 +26,18 @@ class Surrogate(NamedTuple):
     policy_gradient_at_one: bool = False  # at ratio 1 its gradient is that of -A log pi
     draws_tokens: bool = False  # it needs uniform numbers
     whole_minibatch: bool = False  # it compares the tokens of a minibatch with each other, and needs it in one piece
+    compares_groups: bool = False  # it compares the completions of a prompt, and needs all of them in a minibatch
 
 
 # Surrogate (grpo/surrogates.py, frameworks/kernels.py): the loss of a token or sequence before averaging.
 COMMON, MORE = "grpolab.grpo.surrogates", "grpolab.frameworks.kernels"
+OF_2026 = "grpolab.frameworks.kernels_2026"
 _DRIFT = dict.fromkeys(("advantage_weight", "drift_weight"), POSITIVE)
 _SAPO = dict.fromkeys(("temperature_positive", "temperature_negative"), POSITIVE)
 _VESPO = dict.fromkeys(("k_positive", "lambda_positive", "k_negative", "lambda_negative"), POSITIVE)
 _CLIP_COV = {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN}
+_FIPO = {"half_life": POSITIVE, "least": (0.0, 1.0), "most": POSITIVE, "safety": POSITIVE}
+_BAPO = dict.fromkeys(("low_start", "low_end", "low_step", "high_start", "high_end", "high_step", "target"), POSITIVE)
 _KL_COV = {"share": (0.0, 1.0), "coefficient": POSITIVE}
 SURROGATES = {
     "clipped": Surrogate(f"{COMMON}:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
@@ -60,6 +64,13 @@ SURROGATES = {
     "dppo_ratio": Surrogate(f"{MORE}:dppo_ratio", _DRIFT),
     "ipo": Surrogate(f"{MORE}:ipo", _DRIFT),
     "ipo_capped": Surrogate(f"{MORE}:ipo_capped", dict.fromkeys(("advantage_weight", "cap"), POSITIVE)),
+    "dcpo": Surrogate(f"{OF_2026}:dcpo", {"cap": POSITIVE}, policy_gradient_at_one=True),
+    "fipo": Surrogate(f"{OF_2026}:fipo", _FIPO, bounds_the_ratio=True, policy_gradient_at_one=True),
+    "oapl": Surrogate(f"{OF_2026}:oapl", {"scale": POSITIVE}, clips=False),
+    "real": Surrogate(
+        f"{OF_2026}:real", {"temperature": POSITIVE}, clips=False, whole_minibatch=True, compares_groups=True
+    ),
+    "bapo": Surrogate(f"{OF_2026}:bapo", _BAPO, clips=False, whole_minibatch=True, policy_gradient_at_one=True),
     "icepop": Surrogate(f"{MORE}:icepop", bounds_the_ratio=True, policy_gradient_at_one=True),
 }
 
@@ -86,7 +97,7 @@ KL_ESTIMATORS = _places("grpolab.grpo.kl", "k1", "k2", "k3", abs="absolute")
 BASELINES, MORE_BASELINES = "grpolab.grpo.baselines", "grpolab.frameworks.baselines"
 ADVANTAGES = {
     **_places(BASELINES, "group_mean", "leave_one_out", none="no_baseline"),
-    **_places(MORE_BASELINES, "batch_mean", "length_weighted", "second_best", "given"),
+    **_places(MORE_BASELINES, "batch_mean", "length_weighted", "second_best", "given", "log_mean_exp", "plus_minus"),
 }
 SCALES = {
     **_places(BASELINES, none="unscaled", group="group_std", batch="batch_std"),
@@ -94,7 +105,7 @@ SCALES = {
     **_places(MORE_BASELINES, leave_one_out="leave_one_out_std", group_mean="group_mean_reward"),
 }
 # Baselines that compare a completion with the others of its group: a group of one has none.
-GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
+GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best", "log_mean_exp"}
 
 
 def _class_name(name: str) -> str:

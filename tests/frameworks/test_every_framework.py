@@ -57,6 +57,7 @@ def batch() -> LossInputs:
         totals=Totals.of(mask_BT, 16),
         entropy_BT=random_BT,
         rewards_B1=A_B1,
+        group_B=torch.arange(len(A_B1)) // 2,
         noise_BT=random_BT,
         **given,
     )

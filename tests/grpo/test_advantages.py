@@ -42,6 +42,11 @@ CENTRED: dict[str, list[float]] = {
     "length_weighted": [1 - 15 / 4, -1.5, 3 - 15 / 4, 0.5, 8 - 15 / 4],
     "second_best": [0, 0, 0, 2, 5],
     "given": [0, -1, 1, 0, 5],
+    "log_mean_exp": [
+        r - math.log((math.e + math.e**3 + math.e**8) / 3) if odd else r - math.log((1 + math.e**2) / 2)
+        for r, odd in ((1, 1), (0, 0), (3, 1), (2, 0), (8, 1))
+    ],
+    "plus_minus": [1, -1, 5, 3, 15],
 }
 
 

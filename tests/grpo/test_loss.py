@@ -146,7 +146,7 @@ def test_what_stands_at_padding_changes_nothing(kernel: str, level: str) -> None
         assert (gradient_BT[~mask_BT] == 0).all(), objective
 
 
-PENALISED = ("dro", "dppo_ratio", "ipo")  # their penalty acts on any token
+PENALISED = ("dro", "dppo_ratio", "ipo", "oapl")  # their penalty acts on any token
 
 
 @pytest.mark.parametrize("kernel", [kernel for kernel in POINTS if kernel not in PENALISED])
@@ -163,7 +163,9 @@ def test_equal_rewards_give_exactly_no_gradient(kernel: str, level: str, scale: 
         assert gradient_BT[3:].abs().max() > 0, objective
 
 
-@pytest.mark.parametrize("kernel", ["clipped", "outer cap", "dual clip", "ratio", "dro", "sapo", "gmpo"])
+@pytest.mark.parametrize(
+    "kernel", ["clipped", "outer cap", "dual clip", "ratio", "dro", "sapo", "gmpo", "dcpo", "oapl", "icepop"]
+)
 @pytest.mark.parametrize("level", ["token", "sequence", "segment"])  # GSPO-token holds the sequence's value
 def test_gradient_is_the_derivative(kernel: str, level: str) -> None:
     given = example(seed=3, spread=0.6)

@@ -132,6 +132,10 @@ WEIGHTS: dict[str, Callable[[float, float], float]] = {
     "dppo_ratio": lambda r, A: (
         (0.0 if abs(r - 1) * math.exp(OLD) > 0.2 and (r > 1) == (A > 0) else A * r) - 2e-3 * math.log(r)
     ),
+    # q = .22: bounds 1/2 (from sqrt(0)) and 1.57 for epsilon .2
+    "dcpo": lambda r, A: 0.0 if A > 0 and r > (1 + math.sqrt(1 + 0.8 / math.exp(OLD))) / 2 else A * r,
+    "fipo": lambda r, A: (0.0 if (A > 0 and r > 1.2) or (A < 0 and r < 0.8) else A * r) * min(max(r, 1.0), 1.2),
+    "oapl": lambda r, A: 2e-3 * (A - 1e-3 * math.log(r)),
     "ipo_capped": lambda r, A: 0.0 if abs(r - 1) * math.exp(OLD) > 0.2 else A * r,
     "icepop": lambda r, A: A * r if 0.8 <= r <= 1.2 else 0.0,
     "ipo": lambda r, A: (0.0 if abs(r - 1) * math.exp(OLD) > 0.2 else A * r) - 2e-3 * math.log(r),

@@ -97,6 +97,7 @@ def ragged_batch() -> LossInputs:
         sampler_log_probs_BT=near(old_BT, 0.1),
         entropy_BT=-old_BT,
         rewards_B1=torch.tensor([[1.0], [0.0], [0.0], [1.0]]),
+        group_B=torch.tensor([0, 0, 1, 1]),
         noise_BT=torch.rand(4, 6, generator=draw),
     )
 

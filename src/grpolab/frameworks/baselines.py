@@ -5,6 +5,8 @@ Their arguments and results are those of `grpo/baselines.py`.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -38,6 +40,20 @@ def second_best(scored: Scored) -> Tensor:
         return rewards_PN.scatter(1, index_P2[:, :1], best_P2[:, 1:])
 
     return by_group(scored.group_B, runner_up, scored.rewards_B)
+
+
+def log_mean_exp(scored: Scored) -> Tensor:
+    """log mean exp(reward) of the group: the soft maximum of OAPL (2602.19362, eq. 2) with beta_1 = 1."""
+
+    def soft_maximum(rewards_PN: Tensor) -> Tensor:
+        return rewards_PN.logsumexp(1, keepdim=True) - math.log(rewards_PN.shape[1])
+
+    return within_groups(scored, soft_maximum)
+
+
+def plus_minus(scored: Scored) -> Tensor:
+    """1 - reward, so that a reward of 1 becomes an advantage of 1, one of 0 an advantage of -1. NSR (2506.01347)."""
+    return 1 - scored.rewards_B
 
 
 def given(scored: Scored) -> Tensor:

@@ -34,6 +34,7 @@ class LossInputs:
     sampler_log_probs_BT: Tensor | None = None
     entropy_BT: Tensor | None = None  # with gradient where there is an entropy bonus
     rewards_B1: Tensor | None = None
+    group_B: Tensor | None = None  # integers: rows of one prompt have one number
     noise_BT: Tensor | None = None  # uniform numbers, for surrogates that draw tokens
 
     def without_padding(self) -> LossInputs:

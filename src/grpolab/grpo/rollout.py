@@ -277,12 +277,16 @@ class Collector:
             rewards_B = rewards_B - kl_B
         scored = Scored(rewards_B, group_B, batch.mask_BT.sum(1).cpu(), baseline_B)
         values_B = advantages(scored, settings.advantage_estimator, settings.scale_rewards, settings.scale_epsilon)
+        if (weights := settings.advantage_weights) is not None:
+            values_B = torch.where(values_B > 0, weights.positive * values_B, weights.negative * values_B)
         if settings.kl_placement == "advantage":
             values_B = values_B - kl_B
         if settings.whiten_advantages:
             mask_BT = batch.mask_BT.cpu()
             counted_BT = mask_BT & known_B[:, None]
             values_B = whiten(values_B[:, None].expand(mask_BT.shape), counted_BT, settings.whiten_advantages)[:, 0]
+        if settings.advantage_filter is not None:
+            values_B = torch.where(values_B.abs() > settings.advantage_filter, 0.0, values_B)
         return torch.where(known_B, values_B, 0.0).to(batch.rewards_B.device)
 
     def _sampled_kl(self, batch: TrainingBatch) -> Tensor:

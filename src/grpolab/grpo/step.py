@@ -306,6 +306,7 @@ def loss_inputs(
         sampler_log_probs_BT=batch.sampler_log_probs_BT,
         entropy_BT=entropy_BT,
         rewards_B1=batch.rewards_B[:, None],
+        group_B=batch.prompt_of_B,
         noise_BT=noise_BT,
     )
 

@@ -69,6 +69,13 @@ class AdaptiveEntropySettings(Settings):
     most: Positive = setting("Largest coefficient.")
 
 
+class AdvantageWeights(Settings):
+    """Factors of an advantage by its sign: wrong answers alone (NSR), or right ones at .1 (W-REINFORCE, 2506.01347)."""
+
+    positive: NonNegative = setting("Factor of positive advantages.")
+    negative: NonNegative = setting("Factor of negative advantages.")
+
+
 class Objective(Settings):
     """One point in the space of GRPO losses: the part of the settings that `grpo/loss.py` computes."""
 
@@ -186,9 +193,15 @@ class ObjectiveSettings(Objective):
         " (GPG); or nothing (Dr. GRPO)."
     )
     scale_epsilon: NonNegative = setting("Added to that std or mean.")
+    advantage_weights: AdvantageWeights | None = setting(
+        "Factors of positive and of negative advantages, after the scale; empty: none."
+    )
     whiten_advantages: Literal["bessel", "population"] | None = setting(
         "Advantages are then centred and divided by their std over the batch's tokens, over N - 1 (verl's"
         " reinforce++) or N (OpenRLHF); empty: no."
+    )
+    advantage_filter: Positive | None = setting(
+        "Whitened advantages further from 0 than this are 0 (StableReinforce: 3); empty: none."
     )
     adaptive_entropy: AdaptiveEntropySettings | None = setting("Rule that moves entropy_coef; empty: fixed.")
     old_log_probs: Literal["trainer", "sampler"] = setting(
@@ -227,6 +240,10 @@ class ObjectiveSettings(Objective):
             yield f"delta={self.delta} and dual_clip={self.dual_clip} are two outer caps: set one"
         if self.beta and None in (self.kl_estimator, self.kl_gradient, self.kl_placement):
             yield f"beta={self.beta} needs kl_estimator, kl_gradient and kl_placement"
+        if (weights := self.advantage_weights) is not None and not (weights.positive or weights.negative):
+            yield "advantage_weights: positive and negative are both 0, so that nothing is learnt: one must be above 0"
+        if self.advantage_filter is not None and not self.whiten_advantages:
+            yield f"advantage_filter={self.advantage_filter} counts standard deviations: set whiten_advantages"
         if self.scale_reward_parts and self.advantage_estimator == "given":
             yield "scale_reward_parts leaves no reward that advantage_estimator=given could compare with"
         if self.adaptive_entropy is not None and self.entropy_coef is None:

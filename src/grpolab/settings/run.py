@@ -215,6 +215,11 @@ class RunSettings(SelectionSettings):
                 f"{f'data_parallel={processes}' if processes > 1 else f'micro_batch_size={micro}'}: {whole} compares"
                 f" the tokens of a minibatch and needs it in one piece of {minibatch} sequences"
             )
+        elif SURROGATES[self.kernel].compares_groups and self.num_minibatches > 1:
+            yield (
+                f"num_minibatches={self.num_minibatches}: kernel={self.kernel} compares the completions of a prompt,"
+                " which several minibatches would part: it must be 1"
+            )
         elif processes > (most := min(self.prompts_per_step, minibatch)):
             yield f"data_parallel={processes} must be at most {most}: each process has a prompt and a completion"
         elif micro is None and minibatch % processes:
