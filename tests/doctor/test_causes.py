@@ -254,6 +254,10 @@ PAIRS: dict[str, tuple[Made, Made]] = {
     "kl_explosion": (lambda: drifted(beta=1e-3), lambda: drifted(0.5, beta=1e-3)),
     "gradient_explosion": (growing, lambda: growing(0.5)),
     "growing_sampler_gap": (gap, lambda: gap(0.3)),
+    "rejection_hits_signal": (
+        lambda: changed(sound(), {"rejection/tokens": 0.02, "rejection/signal": 0.3, "rejection/unlikely": 0.6}),
+        lambda: changed(sound(), {"rejection/tokens": 0.2, "rejection/signal": 0.3, "rejection/unlikely": 0.3}),
+    ),
     "not_finite": (lambda: odd(loss=[3, 4]), lambda: odd(**{"length/wrong_mean": [3, 4]})),
     "starving_variance": (lambda: equal(wrong=0.9, first=0.5), lambda: equal(wrong=0.1, first=0.5)),
     "padding_in_clip_metric": (

@@ -87,6 +87,7 @@ MODES: dict[str, dict[str, Any]] = {
     "areal/cispo": {"use_cispo_loss": True, "eps_clip": 1.0, "eps_clip_higher": 4.0},
     "areal/dual_clip": {"c_clip": 3.0},
     "areal/decoupled": {"rejection_sampling": {}},
+    "areal/prox_approx": {"rejection_sampling": {}},
     "nemo_rl": {},
     "nemo_rl/sequence_mean": {"token_level_loss": False},
     "nemo_rl/gspo": {"token_level_loss": False, "sequence_level_importance_ratios": True},
@@ -110,6 +111,7 @@ MODES: dict[str, dict[str, Any]] = {
         for kind in ("dual_clip", "cispo", "dppo", "clip_cov", "kl_cov", "rollout_is", "importance_sampling")
     },
     **{f"skyrl/{kind}": {"policy_loss_type": kind, **SEQUENCES} for kind in ("gspo", "sapo")},
+    "skyrl/cispo_rollout": {"policy_loss_type": "cispo", "cispo": {"cispo_anchor": "rollout"}},
     "skyrl/dppo_kl": {"policy_loss_type": "dppo"} | BINARY_KL,
     "skyrl/sequence_mean": SEQUENCES,
     "skyrl/seq_mean_token_sum_norm": {"loss_reduction": "seq_mean_token_sum_norm"},

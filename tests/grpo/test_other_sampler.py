@@ -13,11 +13,14 @@ from test_learner import learn, same, taught_parts
 from tiny import tiny_parts, tiny_settings
 
 from grpolab import seeds
+from grpolab.frameworks import skyrl_options
 from grpolab.grpo.batch import Rollout
 from grpolab.grpo.decoding import sample, sampling_noise
 from grpolab.grpo.model import Policy
+from grpolab.grpo.ratios import interpolated_log_probs
 from grpolab.grpo.sampler import EngineNoise, own_sampler, refresh_sampler, round_to_int8
 from grpolab.run.assembly import RunParts
+from grpolab.sweep.compose import Composer
 
 
 def next_batch(parts: RunParts, step: int = 0) -> Rollout:
@@ -76,7 +79,8 @@ def test_noise_is_normal_and_a_draw_depends_on_its_place_alone() -> None:
     parts = tiny_parts(sampler_noise=0.5)
     engine = EngineNoise.of(parts.settings, 4)
     assert engine is not None
-    prompts = parts.learner.collector._prompt_tensors(parts.state.policy, 4)
+    collector = parts.learner.collector
+    prompts = collector._prompt_tensors(parts.state.policy, collector.prompts(list(range(4))))
     P, G, T = len(prompts.tokens_PL), parts.settings.num_generations, parts.settings.max_completion_length
     uniforms_BT = sampling_noise(0, "rollout", 4, P, G, T)
     whole = sample(parts.state.policy, prompts, G, uniforms_BT, engine=engine)
@@ -129,3 +133,61 @@ def test_a_sampler_without_weights_of_its_own_costs_no_copy(changes: dict[str, o
 def test_a_refresh_at_each_step_is_the_run_without_one() -> None:
     assert tiny_settings(sampler_refresh=1).signature == tiny_settings().signature
     assert not {"sampler_noise", "sampler_refresh"} & tiny_settings().identity().keys()
+
+
+@pytest.mark.parametrize(("staleness", "refresh"), [(0, 1), (2, 1), (0, 3), (2, 3)])
+def test_a_sampler_is_as_old_as_its_last_refresh_and_its_queue(staleness: int, refresh: int) -> None:
+    """Counted through: the weights of step s sample the batches of up to step s + staleness."""
+    settings = tiny_settings(staleness=staleness, sampler_refresh=refresh, rollout_steps=12)
+    weights, sampled_with = 0, {}
+    for step in range(12):
+        weights = step if step % refresh == 0 else weights
+        for ahead in range(step, step + staleness + 1):
+            sampled_with.setdefault(ahead, weights)
+        assert settings.sampler_age(step) == step - sampled_with[step]
+
+
+def test_an_interpolated_policy_lies_between_the_sampler_and_the_current_one() -> None:
+    """AReaL cbff54d6, `compute_prox_logp_approximations`: a = (v - 1 - v_sampler) / (v - v_sampler), in [0, 1]."""
+    sampler_BT, current_BT = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    for age, share in ((0, 0.0), (1, 0.0), (2, 1 / 2), (5, 4 / 5)):
+        found_BT = interpolated_log_probs(sampler_BT, current_BT.requires_grad_(), age)
+        torch.testing.assert_close(found_BT, (1 - share) * sampler_BT + share * current_BT.detach())
+        assert not found_BT.requires_grad
+        ratio_BT = (current_BT - found_BT).exp().detach()
+        torch.testing.assert_close(ratio_BT, ((current_BT - sampler_BT) / max(age, 1)).exp().detach())
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"num_minibatches": 2}, {"num_minibatches": 2, "micro_batch_size": 4}], ids=str
+)
+def test_a_run_interpolates_anew_at_each_optimiser_step_and_without_a_forward_pass(
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_forward(*args: object) -> None:
+        raise AssertionError("a forward pass for old log-probs")
+
+    monkeypatch.setattr("grpolab.grpo.step.old_log_probs", no_forward)
+    parts = tiny_parts(**{"old_log_probs": "interpolated", "staleness": 2, "rollout_steps": 6, **changes})
+    for step in range(4):
+        rollout = next_batch(parts, step)
+        minibatches = parts.learner.minibatches(parts.state.policy, rollout.batch, step)
+        for _ in range(2):
+            updates = [parts.learner.update(parts.state, minibatch, 10) for minibatch in minibatches]
+            for update in updates:
+                inputs, mask_BT = update.inputs, update.inputs.mask_BT
+                assert inputs.sampler_log_probs_BT is not None
+                of_sampler_BT = inputs.log_probs_BT - inputs.sampler_log_probs_BT
+                expected_BT = of_sampler_BT / max(1, min(step, 2))
+                torch.testing.assert_close(update.log_ratio_BT[mask_BT], expected_BT[mask_BT], rtol=1e-3, atol=1e-5)
+            minibatches = [update.batch for update in updates]
+    assert update.log_ratio_BT.abs().max() > 1e-3
+
+
+def test_skyrl_refuses_to_correct_twice() -> None:
+    anchored = {"policy_loss_type": "cispo", "cispo": {"cispo_anchor": "rollout"}}
+    assert skyrl_options.objective(anchored) == skyrl_options.objective({"policy_loss_type": "cispo"})
+    with pytest.raises(ValueError, match="correct twice"):
+        skyrl_options.objective({**anchored, "off_policy_correction": {"tis_ratio_type": "token"}})
+    assert Composer().compose(["dialect=skyrl/cispo_rollout"]).old_log_probs == "sampler"
+    assert Composer().compose(["dialect=areal/prox_approx"]).old_log_probs == "interpolated"

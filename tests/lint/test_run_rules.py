@@ -15,6 +15,8 @@ JSONL = "task=jsonl task.train_file=train.jsonl task.evaluation_file=test.jsonl"
 WARM, TRL_CISPO = "warm_start.max_steps=1500 warm_start.learning_rate=3e-3", "dialect=trl/cispo"
 FILTER = "+filter_groups.metric=correct +filter_groups.max_batches"
 HARD = "warm_start.target_accuracy=0.01"  # with groups of 8 one in 12.9 differs
+REJECTION = "sampler_rejection={policy:old,m2_budget:null,bounds:{token:[0.5,2.0]}}"
+NARROW = "sampler_rejection={policy:old,m2_budget:null,bounds:{token:[0.8,1.25]}}"
 SPEAKS = {  # rule -> runs that break it, and what it says
     "clip-cannot-bind": {
         ONE: "epsilon=0.2 and epsilon_high=0.2 have",
@@ -66,6 +68,11 @@ SPEAKS = {  # rule -> runs that break it, and what it says
         "top_p=0.9": "top_p=0.9: completions",
         "top_k=5 min_p=0.1": "top_k=5 min_p=0.1: completions",
     },
+    "rejection-of-nothing": {REJECTION: "sampler_rejection leaves nothing out"},
+    "rejection-within-noise": {
+        f"{NARROW} sampler_noise=0.5": "token: [0.8, 1.25] (the noise moves its log ratio by about 0.5)",
+        "paper=mis_po sampler_dtype=bfloat16": "geometric: [0.996, 1.001] (the noise moves its log ratio by about 0.",
+    },
     "planted-fault": {"fault=dropout": "fault=dropout is planted"},
 }
 SILENT = {  # rule -> runs that do not
@@ -105,6 +112,12 @@ SILENT = {  # rule -> runs that do not
         f"{HARD} filter_groups={{metric:reward,max_batches:1}} prompts_per_step=13",
     ],
     "sampling-mask-lost": ["top_p=0.9 keep_sampling_mask=true", "temperature=0.5"],
+    "rejection-of-nothing": [f"{REJECTION} {other}" for other in ("staleness=1", "sampler_noise=0.1")],
+    "rejection-within-noise": [
+        f"{REJECTION} sampler_noise=0.5",
+        f"{NARROW} sampler_noise=0.1",
+        f"{NARROW} staleness=1",
+    ],
     "planted-fault": ["fault=tiny_learning_rate"],
 }
 

@@ -147,6 +147,8 @@ def test_areal_with_norms_and_a_weight_for_the_sampler(tmp_path: Path) -> None:
     assert (weight.mode, weight.high) == ("truncate", 3.0)
     assert said(found, "rollout.max_head_offpolicyness=2: a batch may be up to so many steps old")
     assert said(found, "actor.ppo_n_minibatch=4: AReaL has no such key (did you mean actor.ppo_n_minibatches")
+    approximate = AREAL.replace("use_decoupled_loss: true", "use_decoupled_loss: true\n  prox_logp_method: loglinear")
+    check(read_file(tmp_path, "areal", "c.yaml", approximate), old_log_probs="interpolated")
     on_policy = AREAL.replace("use_decoupled_loss: true", "use_decoupled_loss: false")
     check(read_file(tmp_path, "areal", "b.yaml", on_policy), sampler_correction=None, old_log_probs="trainer")
 

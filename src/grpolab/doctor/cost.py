@@ -25,7 +25,7 @@ from grpolab.doctor.breakdown import (
 from grpolab.doctor.causes import Finding
 from grpolab.doctor.contradictions import find_contradictions
 from grpolab.doctor.evidence import MOST, REWARD, TRUNCATED, Evidence, pieces
-from grpolab.doctor.sampler_gap import FAR, GAPS
+from grpolab.doctor.sampler_gap import FAR, GAPS, LOST_SIGNAL
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import collapse_place
 from grpolab.report.text import begun, number, percent
@@ -116,6 +116,7 @@ CONCERNED: dict[str, Concerned] = {
         lambda run: pd.Series(run.updates.index.isin(run.later.index), index=run.updates["rollout_step"]),
     ),
     **dict.fromkeys(("constant_reward", "starving_variance"), _equal_groups),
+    "rejection_hits_signal": lambda run: _rows(run, "rejection/signal") >= LOST_SIGNAL,
     "tiny_epsilon": lambda run: _rows(run, "clip/active_nz"),
     **dict.fromkeys(("unclipped", "destroyed_policy"), _lost),
     "kl_overflow": lambda run: _rows(run, "kl_ref/k3") > KL_HUGE,

@@ -12,13 +12,15 @@ import numpy as np
 
 from grpolab.doctor.causes import Finding, likely, possible, rule
 from grpolab.doctor.evidence import Evidence, Floats, median
-from grpolab.report.text import count, number
+from grpolab.report.text import count, number, percent
 
 # Measure of the distance between sampler and trainer -> the largest value that precision alone causes.
 GAPS = {"gap/mean": 0.02, "gap/kl": 5e-3, "gap/probability": 0.02, "gap/sampler_trainer": 0.1}
 GAP_GROWTH = 5.0  # the last over the first; a jump over all before it; a peak over what follows it
 FAR = 5.0  # times that: float8 and mixtures of experts come to two or three times (a tenth of every probability)
 FLAT = 2.0  # largest over least third of the run
+LOST_SIGNAL = 0.2  # share of the gradient: what is left is another objective
+MORE_THAN_ITS_SHARE = 2.0  # times that of its tokens
 FEW = 5  # rows: fewer have no shape
 TEETH = 4  # falls at equal distances; by chance four seldom are
 
@@ -33,6 +35,22 @@ def _means(run: Evidence, rows: int) -> Iterator[tuple[str, float, Floats]]:
 
 def _thirds(gaps: Floats) -> list[float]:
     return [median(part) for part in np.array_split(gaps, 3) if len(part)]
+
+
+@rule
+def rejection_hits_signal(run: Evidence) -> Finding | None:
+    """Rejected tokens hold a fifth of the gradient, and more than twice their share of the tokens."""
+    rejected, signal, unlikely = (run.values(f"rejection/{name}") for name in ("tokens", "signal", "unlikely"))
+    if not len(signal) or not (lost := float(np.mean(signal))) >= LOST_SIGNAL:
+        return None
+    if not lost > MORE_THAN_ITS_SHARE * (share := float(np.mean(rejected))):
+        return None
+    of_unlikely = f"of the tokens below a probability of 0.1 it leaves out {percent(float(np.mean(unlikely)))}"
+    return likely(
+        f"rejection leaves out {percent(share)} of the tokens, which hold {percent(lost)} of the policy gradient at"
+        f" their logits, |A| (1 - p) (means over {count(len(signal), 'update')})",
+        of_unlikely if len(unlikely) else "",
+    )
 
 
 @rule

@@ -15,7 +15,7 @@ LOSS: dict[str, Any] = {
     "policy_loss_type": "regular", "loss_reduction": "token_mean",
     "eps_clip_low": 0.2, "eps_clip_high": 0.2, "clip_ratio_c": 3.0,
     "use_kl_loss": True, "kl_loss_coef": 0.001, "kl_estimator_type": "k3",
-    "cispo": {"cispo_eps_clip_low": 1.0, "cispo_eps_clip_high": 4.0},
+    "cispo": {"cispo_eps_clip_low": 1.0, "cispo_eps_clip_high": 4.0, "cispo_anchor": "old"},
     "dppo": {"dppo_type": "binary_tv", "delta_low": 0.2, "delta_high": 0.2},
     "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
     "clip_cov": {"clip_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0},
@@ -51,6 +51,7 @@ KERNEL_OPTIONS = {
 RANGES = {"cispo": ("cispo_eps_clip_low", "cispo_eps_clip_high"), "dppo": ("delta_low", "delta_high")}
 # fmt: on
 ESTIMATORS = {name: name for name in ("k1", "k2", "k3", "abs")}
+ANCHORS = {"old": "old", "rollout": "rollout"}  # denominator of CISPO's ratio; `old_log_probs` has it here
 LOG_RATIO = 20.0
 UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses without a bound of the log ratio
 
@@ -69,6 +70,10 @@ def objective(options: Mapping[str, Any]) -> Objective:
     numbers = {ours: group[theirs] for ours, theirs in KERNEL_OPTIONS.get(kind, {}).items()}
     if kind == "dppo":
         kernel, numbers = choose("SkyRL", "dppo.dppo_type", group["dppo_type"], DPPO), {"cap": math.inf}
+    correction = o["off_policy_correction"] or {}
+    anchor = choose("SkyRL", "cispo.cispo_anchor", group["cispo_anchor"], ANCHORS) if kind == "cispo" else "old"
+    if anchor == "rollout" and correction.get("tis_ratio_type"):  # the ratio to the sampler is the correction already
+        raise ValueError("cispo.cispo_anchor=rollout and off_policy_correction.tis_ratio_type correct twice")
     low, high = RANGES.get(kind, ("eps_clip_low", "eps_clip_high"))
     clamps = kl_clamps(estimator := choose("SkyRL", "kl_estimator_type", o["kl_estimator_type"], ESTIMATORS))
     return Objective.of(
@@ -85,7 +90,7 @@ def objective(options: Mapping[str, Any]) -> Objective:
         kl_estimator=estimator,
         kl_input_clamp=clamps[0],
         kl_output_clamp=clamps[1],
-        sampler_correction=sampler_rule(o["off_policy_correction"] or {}),
+        sampler_correction=sampler_rule(correction),
     )
 
 

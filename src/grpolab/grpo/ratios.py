@@ -82,6 +82,17 @@ def bounded_weight(rule: SamplerCorrection, weight: Tensor) -> Tensor:
     return torch.where((weight >= rule.low) & (weight <= rule.high), weight, 0.0)
 
 
+def interpolated_log_probs(sampler_BT: Tensor, current_BT: Tensor, age: int) -> Tensor:
+    """Return (1 - a) log pi_sampler + a log pi_current with a = (age - 1) / age, the sampler's own if age < 2; (B, T).
+
+    It stands for the policy one version before the current one, without a forward pass of it: A-3PO (2512.06547), AReaL
+    `prox_logp_method=loglinear`, where `age` is the versions between the sampler and the current policy. With it the
+    ratio is (current / sampler)^(1 / age), at every optimiser step. Takes no gradient.
+    """
+    share = (age - 1) / age if age > 1 else 0.0
+    return sampler_BT + share * (current_BT.detach() - sampler_BT)
+
+
 def off_policy_keep(
     advantages: Tensor, behaviour_log_probs_BT: Tensor, log_probs_BT: Tensor, mask_BT: Tensor, threshold: float
 ) -> Tensor:

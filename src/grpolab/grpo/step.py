@@ -31,6 +31,7 @@ from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.grpo.mismatch import rejection_metrics
 from grpolab.grpo.model import Policy, apply_to_tokens, old_log_probs, prefix_places, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
+from grpolab.grpo.ratios import interpolated_log_probs
 from grpolab.grpo.rollout import Collector, PromptStream
 from grpolab.grpo.sampler import refresh_sampler
 from grpolab.registry import SURROGATES
@@ -114,7 +115,8 @@ class Learner:
         """Cut the batch into `num_minibatches` pieces; every iteration learns from each of them.
 
         Several pieces are cut from a permutation of the rows, and their old log-probs are computed now, before the
-        first update. A single one gets them from its first pass. `old_log_probs=sampler` takes the sampler's instead.
+        first update. A single one gets them from its first pass. `old_log_probs=sampler` takes the sampler's instead,
+        and `interpolated` leaves them to each optimiser step.
         """
         settings = self.settings
         if settings.old_log_probs == "sampler":
@@ -129,7 +131,7 @@ class Learner:
             if settings.aggregation == "prompt_mean":
                 minibatch = minibatch.with_prompt_tokens()
             minibatch = minibatch.with_trees(settings.forward_size, policy.break_even)
-            if batch.old_log_probs_BT is None and settings.num_minibatches > 1:
+            if settings.old_log_probs == "trainer" and settings.num_minibatches > 1:
                 minibatch = minibatch.with_old(*old_log_probs(policy, minibatch, settings.forward_size, self.processes))
             minibatches.append(minibatch)
         return minibatches
@@ -150,7 +152,7 @@ class Learner:
         computed = []
         for micro in self.processes.share(minibatch.micro_batches(settings.forward_size, policy.break_even)):
             log_probs_BT, entropy_BT = token_log_probs(policy, micro, bool(objective.entropy_coef))
-            micro = micro.with_old(log_probs_BT.detach(), entropy_BT.detach())  # unknown before the first pass
+            micro = self._with_old(state, micro, log_probs_BT.detach(), entropy_BT.detach())
             inputs = loss_inputs(micro, log_probs_BT, entropy_BT, totals, noise_BT)
             loss = policy_loss(objective, inputs, self.recipe)
             loss.total.backward()
@@ -168,12 +170,26 @@ class Learner:
         state.optimizer_step += 1
 
         log_probs_BT, entropy_BT = concatenate(log_probs), concatenate(entropies)
-        batch = minibatch.with_old(log_probs_BT, entropy_BT)
+        batch = self._with_old(state, minibatch, log_probs_BT, entropy_BT)
         inputs = loss_inputs(batch, log_probs_BT, entropy_BT, replace(totals, micro_batches=1), noise_BT)
         update = replace(finish_update(total, grad_norm, batch, objective, inputs, losses), grad_cosine=cosine)
         if state.entropy and settings.adaptive_entropy and totals.tokens:
             state.entropy = state.entropy.after(update.tokens(entropy_BT).mean().item(), settings.adaptive_entropy)
         return update
+
+    def _with_old(
+        self, state: LearnerState, batch: TrainingBatch, log_probs_BT: Tensor, entropy_BT: Tensor
+    ) -> TrainingBatch:
+        """Return the batch with its old log-probs and entropies, which are unknown before the first pass.
+
+        Those that are interpolated follow the policy: they are made anew at each optimiser step.
+        """
+        batch = batch.with_old(log_probs_BT, entropy_BT)
+        if self.settings.old_log_probs != "interpolated":
+            return batch
+        age = self.settings.sampler_age(state.rollout_step)
+        between_BT = interpolated_log_probs(batch.sampler_log_probs_BT, log_probs_BT, age)
+        return replace(batch, old_log_probs_BT=between_BT)
 
     def _objective_now(self, state: LearnerState) -> Objective:
         """Return the objective with the entropy weight of this optimiser step."""

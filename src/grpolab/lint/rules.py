@@ -29,6 +29,8 @@ RUN_RULES: Rules = {
     "filter-starves": ("warning", "filter_groups.max_batches"),
     "sampling-mask-lost": ("warning", "keep_sampling_mask"),
     "epsilon-below-noise": ("warning", "epsilon"),
+    "rejection-of-nothing": ("warning", "sampler_rejection"),
+    "rejection-within-noise": ("warning", "sampler_rejection.bounds"),
     "delta-inside-range": ("warning", "delta"),
     "epsilon-of-another-level": ("warning", "epsilon or importance_sampling_level"),
     "sequences-weighted-by-length": ("warning", "aggregation"),
@@ -82,7 +84,8 @@ def by_severity(findings: list[LintFinding]) -> list[LintFinding]:
 
 def check_run(run: RunSettings) -> list[LintFinding]:
     """Return what the rules find in one run, the most costly first."""
-    sentences = _check_signal(run) | _check_clip(run) | _check_lengths(run) | _check_kl_clamp(run)
+    sentences = _check_signal(run) | _check_clip(run) | _check_rejection(run) | _check_lengths(run)
+    sentences |= _check_kl_clamp(run)
     return to_findings(RUN_RULES, sentences.items())
 
 
@@ -191,6 +194,31 @@ def _check_clip(run: RunSettings) -> Sentences:
             " GRPO's paper has no such bound"
         )
     return sentences
+
+
+def _check_rejection(run: RunSettings) -> Sentences:
+    """Check that a rejection has something to reject, and does not reject by the sampler's noise alone."""
+    rule, length = run.sampler_rejection, run.max_completion_length
+    if rule is None:
+        return {}
+    if rule.policy == "old" and not run.other_sampler:
+        return {
+            "rejection-of-nothing": "the sampler is the trainer here (staleness=0, no sampler_dtype, sampler_noise or"
+            " sampler_refresh): every ratio is 1 up to rounding, and sampler_rejection leaves nothing out"
+        }
+    noise = run.sampler_noise or (LOG_PROB_NOISE["bfloat16"] if run.sampler_dtype == "bfloat16" else 0.0)
+    moves = {"sequence": noise * math.sqrt(length), "geometric": noise / math.sqrt(length)}
+    narrow = []
+    for level, (low, high) in (rule.bounds or {}).items():
+        room = min(-math.log(low) if low else math.inf, math.log(high))
+        if room < (move := moves.get(level, noise)):
+            narrow.append(f"{level}: [{low:g}, {high:g}] (the noise moves its log ratio by about {move:.2g})")
+    if not narrow:
+        return {}
+    return {
+        "rejection-within-noise": f"bounds of {' and of '.join(narrow)} are within the sampler's own noise: they leave"
+        " out by chance, and unlikely tokens first, which teach most"
+    }
 
 
 def _check_lengths(run: RunSettings) -> Sentences:

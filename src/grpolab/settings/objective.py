@@ -204,8 +204,9 @@ class ObjectiveSettings(Objective):
         "Whitened advantages further from 0 than this are 0 (StableReinforce: 3); empty: none."
     )
     adaptive_entropy: AdaptiveEntropySettings | None = setting("Rule that moves entropy_coef; empty: fixed.")
-    old_log_probs: Literal["trainer", "sampler"] = setting(
-        "Denominator of the ratio: the policy before the update, or the sampler."
+    old_log_probs: Literal["trainer", "sampler", "interpolated"] = setting(
+        "Denominator of the ratio: the policy before the update, the sampler, or one between the sampler and the policy"
+        " that learns (A-3PO), which takes no forward pass."
     )
 
     @field_validator("kernel_options")

@@ -313,7 +313,7 @@ class RunSettings(SelectionSettings):
     @property
     def ratio_is_one(self) -> bool:
         """Return True if every ratio is exactly 1: one update per batch, with old log-probs of the same weights."""
-        return self.updates_per_batch == 1 and not (self.old_log_probs == "sampler" and self.other_sampler)
+        return self.updates_per_batch == 1 and not (self.old_log_probs != "trainer" and self.other_sampler)
 
     @property
     def other_sampler(self) -> bool:
@@ -327,6 +327,11 @@ class RunSettings(SelectionSettings):
         """Say which rules keep unlikely tokens from being sampled; '' if none does."""
         rules = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
         return " ".join(f"{name}={value}" for name, value in rules.items() if value is not None)
+
+    def sampler_age(self, step: int) -> int:
+        """Count the rollout steps from the weights that sampled the batch of a step to those that the step has."""
+        sampled = max(0, step - self.staleness)
+        return step - (sampled - sampled % (self.sampler_refresh or 1))
 
     @property
     def clip_can_bind(self) -> bool:
