@@ -107,6 +107,8 @@ IMPOSSIBLE = [
         "aggregation=token_mean_minibatch",
     ),
     ("trl", "lr_scheduler_type=linear min_lr_ratio=0.1", "min_lr_ratio=0.1: trl has null"),
+    ("trl", "sampler_refresh=4", "sampler_refresh=4: trl has null"),
+    ("verl", "paper=mis_po", "sampler_rejection={policy:old,bounds:{token:[0.5, 2.0],geometric:[0.996, 1.001]}"),
 ]
 
 

@@ -49,9 +49,9 @@ def find_reader(name: str) -> Reader:
 # Settings besides the objective that a framework's config has: of sampling, batch reuse and the optimiser.
 # fmt: off
 OF_THE_RUN = {
-    "micro_batch_size", "num_generations", "max_completion_length", "temperature", "staleness", "num_iterations",
-    "num_minibatches", "prompts_per_step", "learning_rate", "lr_scheduler_type", "min_lr_ratio", "warmup_steps",
-    "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm",
+    "micro_batch_size", "num_generations", "max_completion_length", "temperature", "staleness", "sampler_refresh",
+    "num_iterations", "num_minibatches", "prompts_per_step", "learning_rate", "lr_scheduler_type", "min_lr_ratio",
+    "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm",
 }
 # fmt: on
 EXCHANGED = (ObjectiveSettings.model_fields.keys() | OF_THE_RUN) - {"framework"}
