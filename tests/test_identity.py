@@ -49,6 +49,9 @@ OTHER: dict[str, Any] = {
     **{"sampler_noise": 0.1, "sampler_refresh": 2},
     "sampler_rejection": {"policy": "old", "bounds": {"token": [0.5, 2.0]}, "m2_budget": None},
     "filter_groups": {"metric": "correct", "max_batches": 2},
+    **{"train_generations": 2, "pass_rate_cap": 0.9, "revisit_equal_groups": 0.5},
+    "difficulty_pools": [{"at_most": 0.5, "weight": 0.5}, {"at_most": 1.0, "weight": 1.0}],
+    **{"top_k": 5, "top_p": 0.9, "min_p": 0.1, "keep_sampling_mask": True},
     "other_tasks": {"sort": {"name": "sorting", "length": 2}},
     **{"mask_truncated_completions": True, "reward.overlong_buffer": 0.5, "reward.length_penalty": "linear"},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
@@ -70,6 +73,8 @@ def needed_for(key: str) -> dict[str, Any]:
         return {"kernel": key.split(".")[1]}
     if key.startswith("kl_"):
         return {"beta": 0.1}
+    if key == "keep_sampling_mask":
+        return {"top_k": 5}
     if key == "advantage_filter":
         return {"whiten_advantages": "bessel"}
     if key in ("reward.overlong_buffer", "reward.length_penalty"):

@@ -89,6 +89,12 @@ def equal(right: float = 0.1, wrong: float = 0.0, unique: float = 0.5, first: fl
     return changed(sound(), {"zero_variance/share": np.array([first, *[1.0] * 11]), **shares})
 
 
+def filtered(groups: float) -> Evidence:
+    """A filter that lets so many of eight groups train."""
+    numbers = {"filter/groups": groups, "filter/sampled": 128.0, "filter/passed": groups / 32}
+    return changed(sound(prompts_per_step=8), numbers)
+
+
 def starving(right: float, wrong: float, reward: Any) -> Evidence:
     shares = {"zero_variance/share": 0.95, "zero_variance/all_right": right, "zero_variance/all_wrong": wrong}
     return changed(sound(), {**shares, "reward/mean": reward})
@@ -259,6 +265,7 @@ PAIRS: dict[str, tuple[Made, Made]] = {
         lambda: changed(sound(), {"rejection/tokens": 0.2, "rejection/signal": 0.3, "rejection/unlikely": 0.3}),
     ),
     "not_finite": (lambda: odd(loss=[3, 4]), lambda: odd(**{"length/wrong_mean": [3, 4]})),
+    "starving_filter": (lambda: filtered(3), lambda: filtered(4)),
     "starving_variance": (lambda: equal(wrong=0.9, first=0.5), lambda: equal(wrong=0.1, first=0.5)),
     "padding_in_clip_metric": (
         lambda: changed(sound(), {"clip/active": 296 / 320 * sound().updates["clip/active"]}),

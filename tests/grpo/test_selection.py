@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,11 @@ from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import aggregate
 from grpolab.grpo.batch import Rollout
 from grpolab.grpo.rollout import PromptStream
-from grpolab.grpo.selection import differs, group_range, linear, overlong, pass_rate
+from grpolab.grpo.selection import differs, group_range, linear, most_varied, overlong, pass_rate, pool_weights
 from grpolab.paths import Results
 from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.train import run
+from grpolab.settings.selection import DifficultyPool
 from grpolab.tasks import make_task
 
 DROP = {"filter_groups": {"metric": "correct", "max_batches": 1}}
@@ -212,6 +214,78 @@ def test_prompt_mean_weighs_every_prompt_alike_however_the_minibatch_is_cut() ->
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
 
+def test_down_sampling_keeps_the_most_varied_rewards() -> None:
+    """PODS: no other choice has a larger variance, and of rewards of 0 or 1 half are right where that can be."""
+    rewards_PG = torch.from_numpy(np.random.default_rng(1).normal(size=(20, 6)))
+    kept_PG = most_varied(rewards_PG, 3)
+    assert (kept_PG.sum(1) == 3).all()
+    for rewards_G, kept_G in zip(rewards_PG.numpy(), kept_PG.numpy(), strict=True):
+        most = max(rewards_G[list(choice)].var() for choice in itertools.combinations(range(6), 3))
+        assert rewards_G[kept_G].var() == pytest.approx(most)
+    binary_PG = torch.tensor([[1.0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1], [0] * 6, [math.nan, 0, 0, 1, 0, 0]])
+    assert [row[kept].nansum() for row, kept in zip(binary_PG, most_varied(binary_PG, 4), strict=True)] == [3, 2, 0, 1]
+
+
+def test_a_down_sampled_group_compares_its_kept_completions_alone() -> None:
+    parts = taught(train_generations=2, num_minibatches=4, scale_rewards="none")
+    rollout = parts.learner.collector.rollout(parts.state.policy, 0)
+    assert (len(rollout.batch), len(rollout.texts_B), parts.settings.minibatch_size) == (8, 12, 2)
+    kept_PG, all_PG = rollout.batch.rewards_B.view(4, 2), rollout.rewards_B.view(4, 3)
+    torch.testing.assert_close(rollout.batch.advantages_B.view(4, 2), kept_PG - kept_PG.mean(1, keepdim=True))
+    assert (kept_PG.amax(1) - kept_PG.amin(1)).equal(all_PG.amax(1) - all_PG.amin(1))
+    assert (rollout.batch.rows_B // 3).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert len(parts.learner.minibatches(parts.state.policy, rollout.batch, 0)) == 4
+
+
+def next_places(seen: dict[int, float], steps: int = 50, **rule: Any) -> tuple[list[int], int]:
+    """The prompts of some rollout steps, by index, if that was seen of them; and how many places that took."""
+    collector, stream = tiny_parts(**rule).learner.collector, PromptStream(seen=seen)
+    places = [place for _ in range(steps) for place in collector._next_places(stream)]
+    return [collector._index(place) for place in places], stream.place
+
+
+def test_a_prompt_that_is_nearly_always_right_is_not_sampled_again() -> None:
+    """ScaleRL's no-positive-resampling; where no other prompt is left, all count again."""
+    size = len(tiny_parts().learner.collector.examples)
+    assert size > 20
+    indices, places = next_places({index: 0.9 if index % 2 else 0.89 for index in range(size)}, pass_rate_cap=0.9)
+    assert {index % 2 for index in indices} == {0}
+    assert places > 1.5 * len(indices)
+    assert next_places(dict.fromkeys(range(size), 1.0), pass_rate_cap=0.9)[1] == 200
+
+
+def test_a_prompt_whose_groups_were_equal_is_sampled_again_by_chance() -> None:
+    """GRESO: with probability p to the power of how many groups in a row were equal."""
+    size = len(tiny_parts().learner.collector.examples)
+    indices, places = next_places({index: float(index % 3) for index in range(size)}, 100, revisit_equal_groups=0.4)
+    shares = np.bincount([index % 3 for index in indices]) / len(indices)
+    assert shares == pytest.approx(np.array([1, 0.4, 0.16]) / 1.56, abs=0.06)
+    assert len(indices) / places == pytest.approx(1.56 / 3, abs=0.06)
+    parts = tiny_parts(revisit_equal_groups=0.4)
+    stream = PromptStream(seen=dict.fromkeys(range(size), 2.0))
+    rollout = parts.learner.collector.rollout(parts.state.policy, 0, stream)
+    counts = [stream.seen[parts.learner.collector._index(place)] for place in rollout.places]
+    assert counts == [0.0 if differ else 3.0 for differ in differs(rollout.rewards_B.view(4, 4))]
+
+
+def test_a_run_counts_the_prompts_that_it_leaves_out(results: Results) -> None:
+    settings = tiny_settings(pass_rate_cap=0.01, warm_start={"max_steps": 40}, rollout_steps=4)
+    assert run(settings, results)["outcome"] == "completed"
+    rollouts = records(run_folder(settings, results), "rollout")
+    assert [record["prompts/seen"] for record in rollouts] == sorted({record["prompts/seen"] for record in rollouts})
+    assert 0 < rollouts[-1]["prompts/left_out"] < rollouts[-1]["prompts/seen"]
+
+
+def test_difficulty_pools_are_those_of_prime_rl() -> None:
+    pools = [DifficultyPool(at_most=end, weight=weight) for end, weight in ((0.25, 0.2), (0.75, 1.0), (1.0, 0.2))]
+    scores = [None, 0.0, 0.25, 0.26, 0.75, 0.76, 1.0, 1.5]
+    assert pool_weights(scores, pools).tolist() == [1, 0.2, 0.2, 1, 1, 0.2, 0.2, 0.2]
+    size = len(tiny_parts().learner.collector.examples)
+    seen = {index: (index % 2) / 2 for index in range(size)}  # hard, normal, hard, ...
+    indices, _ = next_places(seen, 200, difficulty_pools=[pool.model_dump() for pool in pools])
+    assert np.mean([index % 2 for index in indices]) == pytest.approx(1 / 1.2, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -219,6 +293,10 @@ def test_prompt_mean_weighs_every_prompt_alike_however_the_minibatch_is_cut() ->
         ({"num_generations": 1, "advantage_estimator": "none", "scale_rewards": "none", **DROP}, "drop every group"),
         ({"data_parallel": 2, **DROP}, "data_parallel=2: filter_groups makes batches of no fixed size"),
         ({"filter_groups": {"metric": "correct", "max_batches": 0}}, "greater than or equal to 1"),
+        ({"train_generations": 4}, "train_generations=4 must be less than num_generations=4"),
+        ({"train_generations": 3, "num_minibatches": 8}, "must divide prompts_per_step [*] train_generations = 12"),
+        ({"pass_rate_cap": 0.9, "revisit_equal_groups": 0.5}, "pass_rate_cap and revisit_equal_groups choose prompts"),
+        ({"difficulty_pools": [{"at_most": 1.0, "weight": 0.0}]}, "one weight above 0"),
         ({"reward": {"overlong_buffer": 0.2}}, "overlong_buffer needs reward.weights.overlong"),
         ({"reward": {"length_penalty": "linear"}}, "length_penalty needs reward.weights.length"),
     ],

@@ -64,6 +64,10 @@ SPEAKS = {  # rule -> runs that break it, and what it says
         f"{HARD} {FILTER}=10": "samples 12.9 batches or more until 32 groups differ",
         f"{HARD} {FILTER}=1 prompts_per_step=8": "of 8 groups fewer than one",
     },
+    "sampling-mask-lost": {
+        "top_p=0.9": "top_p=0.9: completions",
+        "top_k=5 min_p=0.1": "top_k=5 min_p=0.1: completions",
+    },
     "rejection-of-nothing": {REJECTION: "sampler_rejection leaves nothing out"},
     "rejection-within-noise": {
         f"{NARROW} sampler_noise=0.5": "token: [0.8, 1.25] (the noise moves its log ratio by about 0.5)",
@@ -107,6 +111,7 @@ SILENT = {  # rule -> runs that do not
         ),
         f"{HARD} filter_groups={{metric:reward,max_batches:1}} prompts_per_step=13",
     ],
+    "sampling-mask-lost": ["top_p=0.9 keep_sampling_mask=true", "temperature=0.5"],
     "rejection-of-nothing": [f"{REJECTION} {other}" for other in ("staleness=1", "sampler_noise=0.1")],
     "rejection-within-noise": [
         f"{REJECTION} sampler_noise=0.5",

@@ -163,7 +163,10 @@ SAID = [
     ("azr.executor=qwq", "azr.*: verl has no such key"),
     (".policy_loss.loss_mode=mine", "policy_loss.loss_mode=mine: here it is one of "),
     (".optim.clip_grad=0.5 .grad_clip=2.0", "grad_clip=2.0: since 0.8 verl clips by"),
-    ("+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True", "a long answer loses no reward here"),
+    (
+        "+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True",
+        "set reward.overlong_buffer, which is not carried over",
+    ),
     (".clip_ratio=0.3", "clip_ratio=0.3: since 0.4 verl takes"),
     (".fsdp_config.grad_offload=False", "those of verl before 0.4, whose key actor_rollout_ref.actor.fsdp_config.grad"),
     (".clip_ratio_low=0.1", f"{ACTOR}clip_ratio_high=0.2"),  # among the defaults

@@ -95,6 +95,8 @@ CARRIED: dict[str, dict[str, Any]] = {
     "a sampler with older weights": {"sampler_refresh": 3, "old_log_probs": "sampler"},
     "an interpolated policy": {"staleness": 3, "old_log_probs": "interpolated", "num_minibatches": 2},
     "a rounded and noisy sampler": {"sampler_dtype": "int8", "sampler_noise": 0.2, "sampler_refresh": 2},
+    "what was seen of each prompt": {"revisit_equal_groups": 0.5, "train_generations": 2, "staleness": 1},
+    "the tokens that stale batches were sampled from": {"top_p": 0.7, "keep_sampling_mask": True, "staleness": 1},
     "an adaptive entropy bonus": {
         "entropy_coef": 0.1,
         "adaptive_entropy": {"target": 2.0, "step": 0.05, "least": 0.0, "most": 1.0},

@@ -286,6 +286,20 @@ def _pays_for_something_else(run: Evidence) -> bool:
 
 
 @rule
+def starving_filter(run: Evidence) -> Finding | None:
+    """In most steps fewer than half of the groups that a batch asks for pass `filter_groups`."""
+    groups, wanted = run.values("filter/groups"), run.setting("prompts_per_step")
+    if not len(groups) or not np.mean(short := groups < wanted / 2) > HALF:
+        return None
+    return certain(
+        f"of {wanted:g} groups that a batch asks for {number(float(np.median(groups)))} differ and train (median),"
+        f" fewer than half in {int(short.sum())} of {count(len(groups), 'step')}",
+        f"a step samples {number(run.median('filter/sampled'))} completions (median), of which"
+        f" {percent(run.median('filter/passed'))} of the groups differ",
+    )
+
+
+@rule
 def starving_variance(run: Evidence) -> Finding | None:
     """Nearly all groups of the second half of the run have equal rewards.
 

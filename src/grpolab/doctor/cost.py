@@ -117,6 +117,7 @@ CONCERNED: dict[str, Concerned] = {
     ),
     **dict.fromkeys(("constant_reward", "starving_variance"), _equal_groups),
     "rejection_hits_signal": lambda run: _rows(run, "rejection/signal") >= LOST_SIGNAL,
+    "starving_filter": lambda run: _rows(run, "filter/groups") < run.setting("prompts_per_step") / 2,
     "tiny_epsilon": lambda run: _rows(run, "clip/active_nz"),
     **dict.fromkeys(("unclipped", "destroyed_policy"), _lost),
     "kl_overflow": lambda run: _rows(run, "kl_ref/k3") > KL_HUGE,

@@ -132,8 +132,10 @@ class Evidence:
 
     @property
     def samples_from_another(self) -> bool:
-        """True if the settings make the sampler another policy: older batches, older weights, or noise."""
-        return any(self.setting(key) for key in ("staleness", "sampler_refresh", "sampler_noise"))
+        """True if the settings make the sampler another policy: older batches, older weights, noise, or a cut."""
+        is_cut = any(self.setting(key) for key in ("top_k", "top_p", "min_p")) and self.framework == "grpolab"
+        is_changed = any(self.setting(key) for key in ("staleness", "sampler_refresh", "sampler_noise"))
+        return is_changed or (is_cut and not self.settings.get("keep_sampling_mask"))
 
     def values(self, metric: str) -> Floats:
         """Return a metric over the run, in order; empty if it is not logged."""

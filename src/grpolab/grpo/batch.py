@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 
 from grpolab.grpo.prefix_tree import PrefixTree, prefix_tree
+from grpolab.grpo.sampling_mask import ALL_BITS
 from grpolab.tasks.base import Example
 
 # Texts in one tree of an evaluation. A larger tree shares more, but more of its attention matrix is masked.
@@ -107,18 +108,27 @@ class Completions:
     tokens_BT: Tensor  # padded on the right
     mask_BT: Tensor  # bool; includes the end token
     log_probs_BT: Tensor  # the sampler's own, 0 at padding
+    # Only where sampling is truncated: the log of the probability that was left, and with keep_sampling_mask the tokens
+    # that could be sampled, packed into C bytes.
+    mass_BT: Tensor | None = None
+    kept_BTC: Tensor | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the fields that are not None, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @classmethod
     def join(cls, pieces: Sequence[Completions], pad_id: int) -> Completions:
         """Put the rows of several into one, as wide as the widest."""
         width = max(piece.tokens_BT.shape[1] for piece in pieces)
-        columns = zip(*((piece.tokens_BT, piece.mask_BT, piece.log_probs_BT) for piece in pieces), strict=True)
-        return cls(
-            *(
-                torch.cat([pad(value_BT, (0, width - value_BT.shape[1]), value=padding) for value_BT in values])
-                for values, padding in zip(columns, (pad_id, False, 0.0), strict=True)
-            )
-        )
+        padding = {"tokens_BT": pad_id, "kept_BTC": ALL_BITS}  # 0 in the others
+
+        def joined(name: str) -> Tensor:
+            values = [piece.tensors()[name] for piece in pieces]
+            sides = [(0, 0) * (value.dim() - 2) + (0, width - value.shape[1]) for value in values]
+            return torch.cat([pad(*value, value=padding.get(name, 0)) for value in zip(values, sides, strict=True)])
+
+        return cls(**{name: joined(name) for name in pieces[0].tensors()})
 
 
 @dataclass(frozen=True)
@@ -152,6 +162,7 @@ class TrainingBatch:
     old_log_probs_BT: Tensor | None = None  # None until known: the first pass fills it in
     old_entropy_BT: Tensor | None = None
     reference_log_probs_BT: Tensor | None = None  # only where beta > 0
+    kept_BTC: Tensor | None = None  # the tokens that could be sampled, packed; only with keep_sampling_mask
     prompt_tokens_B: Tensor | None = None  # of all rows of the prompt in the minibatch; only for prompt_mean
     trees: tuple[PrefixTree | None, ...] = ()  # one per micro-batch, made once for all passes; empty: not made yet
 
@@ -160,7 +171,8 @@ class TrainingBatch:
         """Return a batch of completions; its rewards and advantages are 0."""
         nothing_B = completions.log_probs_BT.new_zeros(len(prompt_of_B))
         columns = completions.tokens_BT, completions.mask_BT, completions.log_probs_BT
-        return cls(torch.arange(len(prompt_of_B)), prompts, prompt_of_B, *columns, nothing_B, nothing_B)
+        rows_B, kept_BTC = torch.arange(len(prompt_of_B)), completions.kept_BTC
+        return cls(rows_B, prompts, prompt_of_B, *columns, nothing_B, nothing_B, kept_BTC=kept_BTC)
 
     def __len__(self) -> int:
         return len(self.tokens_BT)

@@ -15,6 +15,7 @@ from grpolab.grpo.batch import Completions, Prompts
 from grpolab.grpo.model import Policy, decode_hidden, prefill
 from grpolab.grpo.processes import Processes
 from grpolab.grpo.sampler import EngineNoise
+from grpolab.grpo.sampling_mask import ALL_BITS, Truncation, log_mass, pack
 
 # A factor just below 1: a uniform number times the total stays below the total, however it is rounded.
 BELOW_ONE = 1 - 2.0**-52
@@ -61,30 +62,45 @@ def sample(
     uniforms_BT: Tensor,
     choose: Choose = inverse_cdf,
     engine: EngineNoise | None = None,
+    truncation: Truncation | None = None,
 ) -> Completions:
     """Sample `group` completions of every prompt, of at most T tokens; rows of one prompt stand together."""
     with torch.inference_mode():
-        tokens, log_probs = _decode(policy, prompts, group, uniforms_BT.to(policy.device), choose, engine)
+        uniforms_BT = uniforms_BT.to(policy.device)
+        tokens, log_probs, masses, kept = _decode(policy, prompts, group, uniforms_BT, choose, engine, truncation)
     # Joined outside of inference mode, so that an update may keep the tensors for its backward pass.
     tokens_BT = torch.stack(tokens, 1)
     ends_BT = tokens_BT == policy.end
     mask_BT = ends_BT.cumsum(1) - ends_BT.long() == 0  # up to the first end token, itself included
     longest = int(mask_BT.sum(1).max())
     log_probs_BT = torch.where(mask_BT, torch.cat(log_probs, 1), 0.0)
-    return Completions(tokens_BT[:, :longest], mask_BT[:, :longest], log_probs_BT[:, :longest])
+    columns = tokens_BT[:, :longest], mask_BT[:, :longest], log_probs_BT[:, :longest]
+    if truncation is None:
+        return Completions(*columns)
+    mass_BT = torch.where(mask_BT, torch.cat(masses, 1), 0.0)[:, :longest]
+    kept_BTC = torch.where(mask_BT[..., None], torch.stack(kept, 1), ALL_BITS)[:, :longest] if kept else None
+    return Completions(*columns, mass_BT, kept_BTC)
 
 
 def _decode(
-    policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose, engine: EngineNoise | None
-) -> tuple[list[Tensor], list[Tensor]]:
+    policy: Policy,
+    prompts: Prompts,
+    group: int,
+    uniforms_BT: Tensor,
+    choose: Choose,
+    engine: EngineNoise | None,
+    truncation: Truncation | None,
+) -> tuple[list[Tensor], ...]:
     """Return, for each position, the tokens (B,) and their log-probs (B, 1).
+
+    If sampling is truncated, also the log of the probability that was left, (B, 1), and the packed tokens, (B, C).
 
     On a CPU, completions that are equal so far share a row of the KV cache, so each distinct prefix is computed once.
     That needs the number of distinct prefixes at each token, and a GPU would have to wait for it. So on a GPU each
     completion has its own row, no size depends on what was sampled, and completions that have ended go on with padding.
     """
     pad_id, end_id = policy.pad, policy.end  # looked up once: the tokenizer is slow to answer
-    tokens, log_probs = [], []
+    tokens, log_probs, masses, kept = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     row_of_B = prompt_rows(prompts, group)  # the cache's row with each completion's prefix
     kv_cache = prefill(policy, prompts)
     logits_NV = policy.logits(kv_cache.prefill_hidden_N1H)[:, -1]
@@ -95,6 +111,12 @@ def _decode(
             log_probs_BV = log_probs_BV[row_of_B]
         if engine is not None:
             log_probs_BV = engine.disturb(t, log_probs_BV)
+        if truncation is not None:
+            kept_BV = truncation.kept(log_probs_BV)
+            masses.append(log_mass(log_probs_BV, kept_BV))
+            log_probs_BV = (log_probs_BV - masses[-1]).masked_fill(~kept_BV, -torch.inf)
+            if truncation.keeps_mask:
+                kept.append(pack(kept_BV))
         token_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad_id)
         tokens.append(token_B)
         log_probs.append(log_probs_BV.gather(1, token_B[:, None]))
@@ -120,7 +142,7 @@ def _decode(
                 kv_cache.select(edges_N // V)
             ended, token_N = now_ended, edges_N % V
         logits_NV = policy.logits(decode_hidden(policy, kv_cache, token_N[:, None]))[:, -1]
-    return tokens, log_probs
+    return tokens, log_probs, masses, kept
 
 
 def sample_dealt(
@@ -131,17 +153,18 @@ def sample_dealt(
     uniforms_BT: Tensor,
     choose: Choose = inverse_cdf,
     engine: EngineNoise | None = None,
+    truncation: Truncation | None = None,
 ) -> Completions:
     """Sample as `sample` does, with all processes: each samples a share of the prompts, with those prompts' noise."""
     if processes.size == 1:
-        return sample(policy, prompts, group, uniforms_BT, choose, engine)
+        return sample(policy, prompts, group, uniforms_BT, choose, engine, truncation)
     share_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
     uniforms_NT = uniforms_BT.unflatten(0, (-1, group))[share_P].flatten(0, 1)
     engine = engine and replace(engine, prompts_P=engine.prompts_P[share_P.numpy()])
-    sampled = sample(policy, prompts.select(share_P), group, uniforms_NT, choose, engine)
-    tensors = sampled.tokens_BT, sampled.mask_BT, sampled.log_probs_BT
-    pieces_P = processes.gather(list(zip(*(tensor.split(group) for tensor in tensors), strict=True)))
-    return Completions.join([Completions(*piece) for piece in pieces_P], policy.pad)
+    sampled = sample(policy, prompts.select(share_P), group, uniforms_NT, choose, engine, truncation).tensors()
+    columns = zip(*(value.split(group) for value in sampled.values()), strict=True)
+    pieces_P = processes.gather([dict(zip(sampled, piece, strict=True)) for piece in columns])
+    return Completions.join([Completions(**piece) for piece in pieces_P], policy.pad)
 
 
 def prompt_rows(prompts: Prompts, group: int) -> Tensor:

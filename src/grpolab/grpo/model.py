@@ -30,6 +30,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from grpolab.grpo.batch import Prompts, Texts, TrainingBatch, concatenate
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.processes import ALONE, Processes
+from grpolab.grpo.sampling_mask import log_mass, unpack
 
 MOST_LOGITS = 2**24  # that may exist at once, 64 MiB; no model from scratch comes near
 # Numbers in a layer's keys from which on spare columns are kept behind them, and how many columns.
@@ -130,15 +131,30 @@ TokenFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 
 def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-    """Return each completion token's log-probability (with gradient) and entropy in nat, (B, T) each, float32."""
+    """Return each completion token's log-probability (with gradient) and entropy in nat, (B, T) each, float32.
+
+    With `keep_sampling_mask` the log-probability is that among the tokens that could be sampled; the entropy is always
+    that of the whole policy.
+    """
 
     def log_prob_and_entropy(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> tuple[Tensor, Tensor]:
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy_N = -(log_probs_NV.exp() * log_probs_NV).sum(-1)
         return token_log_prob(place_Y, tokens_Y, log_probs_NV), entropy_N[place_Y]
 
+    def over_kept(place_Y: Tensor, index_Y: Tensor, log_probs_NV: Tensor) -> tuple[Tensor, Tensor]:
+        assert batch.kept_BTC is not None
+        log_prob_Y, entropy_Y = log_prob_and_entropy(place_Y, batch.tokens_BT.flatten()[index_Y], log_probs_NV)
+        kept_YV = unpack(batch.kept_BTC.flatten(0, 1)[index_Y], log_probs_NV.shape[1])
+        return log_prob_Y - log_mass(log_probs_NV[place_Y], kept_YV).squeeze(1), entropy_Y
+
+    function: TokenFunction = log_prob_and_entropy
+    tokens_BT = batch.tokens_BT
+    if batch.kept_BTC is not None:
+        function = over_kept
+        tokens_BT = torch.arange(tokens_BT.numel(), device=tokens_BT.device).view_as(tokens_BT)  # in their place
     places, place_BT = prefix_places(policy, batch)
-    log_probs_BT, entropy_BT = apply_to_tokens(log_prob_and_entropy, place_BT, batch.tokens_BT, batch.mask_BT, places)
+    log_probs_BT, entropy_BT = apply_to_tokens(function, place_BT, tokens_BT, batch.mask_BT, places)
     return log_probs_BT, entropy_BT
 
 

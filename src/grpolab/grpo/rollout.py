@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +21,8 @@ from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
 from grpolab.grpo.sampler import EngineNoise
-from grpolab.grpo.selection import LENGTH_PENALTIES, differs, overlong
+from grpolab.grpo.sampling_mask import Truncation
+from grpolab.grpo.selection import LENGTH_PENALTIES, differs, most_varied, overlong, pool_weights
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD
 from grpolab.settings.task import LENGTH, OVERLONG, VERDICT
@@ -29,9 +31,12 @@ from grpolab.tasks.base import Example
 
 @dataclass
 class PromptStream:
-    """The place of the next prompt in the stream of all epochs: state of a run."""
+    """The place of the next prompt in the stream of all epochs, and what was seen of each prompt: state of a run."""
 
     place: int = 0
+    # By index of a training prompt, where a rule chooses prompts by it: the pass rate of its last group, that group's
+    # mean reward, or how many of its last groups in a row had equal rewards.
+    seen: dict[int, float] = field(default_factory=dict)
 
     def take(self, count: int) -> list[int]:
         """Return the next places, and go on behind them."""
@@ -82,10 +87,57 @@ class Collector:
         stream, rule = stream or PromptStream(step * count), settings.filter_groups
         batches: list[Sampled] = []
         for index in range(rule.max_batches if rule else 1):
-            batches.append(self._sample(policy, step, index, stream.take(count)))
+            batches.append(self._sample(policy, step, index, self._next_places(stream)))
+            self._see(stream, batches[-1])
             if not rule or sum(int(self._differ(batch.parts).sum()) for batch in batches) >= count:
                 break
         return self.scored(policy, self._join(policy, batches))
+
+    def _next_places(self, stream: PromptStream) -> list[int]:
+        """Return the places of the next prompts, without those that a rule passes over."""
+        settings, count, seen = self.settings, self.settings.prompts_per_step, stream.seen
+        if settings.difficulty_pools:  # a place of the first epoch stands for its prompt
+            numbers, order = np.array(stream.take(count)), _epoch_order(settings.seed, 0, len(self.examples))
+            weights_N = pool_weights([seen.get(index) for index in order], settings.difficulty_pools)
+            draws = seeds.uniforms(settings.seed, "difficulty pools", numbers) * weights_N.sum()
+            return np.searchsorted(weights_N.cumsum(), draws, side="right").clip(max=len(order) - 1).tolist()
+        cap, again = settings.pass_rate_cap, settings.revisit_equal_groups
+        if cap is not None and sum(rate >= cap for rate in seen.values()) == len(self.examples):
+            cap = None  # no prompt is left
+        places: list[int] = []
+        while len(places) < count:
+            (place,) = stream.take(1)
+            last = seen.get(self._index(place), 0.0)
+            if cap is not None and last >= cap:
+                continue
+            if again is None or seeds.uniforms(settings.seed, "equal groups", place) < again**last:
+                places.append(place)
+        return places
+
+    def _see(self, stream: PromptStream, sampled: Sampled) -> None:
+        """Keep what the rule that chooses prompts asks of each group."""
+        settings, reward = self.settings, self.settings.reward
+        if not settings.prompt_rules:
+            return
+        values_B = total_reward(sampled.parts, reward.weights_used)
+        if settings.pass_rate_cap is not None:
+            values_B = sampled.parts[reward.used("correct")]
+        values_PG = values_B.view(-1, settings.num_generations)
+        differ_P, means_P = differs(values_PG).tolist(), values_PG.nanmean(1).tolist()
+        for place, differ, mean in zip(sampled.places, differ_P, means_P, strict=True):
+            index = self._index(place)
+            if settings.revisit_equal_groups is not None:
+                stream.seen[index] = 0.0 if differ else stream.seen.get(index, 0.0) + 1
+            elif mean == mean:  # a group without a score tells nothing
+                stream.seen[index] = mean
+
+    def prompt_metrics(self, stream: PromptStream) -> dict[str, float]:
+        """Return how many training prompts the rule that chooses prompts knows; empty if there is none."""
+        settings, size = self.settings, len(self.examples)
+        metrics = {"prompts/seen": len(stream.seen) / size} if settings.prompt_rules else {}
+        if (cap := settings.pass_rate_cap) is not None:
+            metrics["prompts/left_out"] = sum(rate >= cap for rate in stream.seen.values()) / size
+        return metrics
 
     def _sample(self, policy: Policy, step: int, index: int, places: list[int]) -> Sampled:
         """Sample and score the groups of some prompts, the step's batch number `index`."""
@@ -95,7 +147,8 @@ class Collector:
         dtype = settings.sampler_dtype if settings.sampler_dtype != "int8" else None  # its weights are rounded already
         sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
         prompts, engine = self._prompt_tensors(policy, examples_P), EngineNoise.of(settings, step, first)
-        completions = sample_dealt(self.processes, sampler, prompts, settings.num_generations, noise_BT, engine=engine)
+        group, cut = settings.num_generations, Truncation.of(settings)
+        completions = sample_dealt(self.processes, sampler, prompts, group, noise_BT, engine=engine, truncation=cut)
         baseline_B = None
         if settings.advantage_estimator == "given":
             baseline_B = self._greedy_rewards(sampler, step, index, examples_P, prompts)
@@ -125,9 +178,14 @@ class Collector:
         batch = TrainingBatch.of(sampled.prompts, prompt_rows(sampled.prompts, settings.num_generations), completions)
         batch = replace(batch, rewards_B=rewards_B.to(policy.device))
         parts, baseline_B, differ_P = sampled.parts, sampled.baseline_B, None
-        if settings.filter_groups:  # all that follows sees the groups that train alone
+        rows_B = torch.arange(len(batch))
+        if settings.filter_groups:
             differ_P = self._differ(parts)
             rows_B = self._first_rows(differ_P if differ_P.any() else torch.ones_like(differ_P))
+        if kept := settings.train_generations:
+            rewards_PG = rewards_B[rows_B].view(-1, settings.num_generations)
+            rows_B = rows_B[most_varied(rewards_PG, kept).flatten()]
+        if len(rows_B) < len(batch):  # all that follows sees the rows that train alone
             batch, parts = batch.rows(rows_B), {name: part_B[rows_B] for name, part_B in parts.items()}
             baseline_B = None if baseline_B is None else baseline_B[rows_B]
         if settings.beta and self.reference is not None:
@@ -158,11 +216,11 @@ class Collector:
 
     def prompts(self, places: Iterable[int]) -> list[Example]:
         """Return the prompts at some places of the stream: a permutation that is new in every epoch."""
-        size = len(self.examples)
-        return [
-            self.examples[_epoch_order(self.settings.seed, epoch, size)[index]]
-            for epoch, index in (divmod(place, size) for place in places)
-        ]
+        return [self.examples[self._index(place)] for place in places]
+
+    def _index(self, place: int) -> int:
+        epoch, position = divmod(place, len(self.examples))
+        return _epoch_order(self.settings.seed, epoch, len(self.examples))[position]
 
     def _repeated(self, examples_P: list[Example]) -> list[Example]:
         return [example for example in examples_P for _ in range(self.settings.num_generations)]
@@ -257,7 +315,7 @@ class Collector:
         stale_batches, count = [], self.settings.prompts_per_step
         for ahead, batch in enumerate(saved, start=step):
             places = batch.get("places") or PromptStream(ahead * count).take(count)  # older checkpoints lack them
-            completions = Completions(batch["tokens_BT"], batch["mask_BT"], batch["log_probs_BT"])
+            completions = Completions(**{name: batch[name] for name in Completions.__annotations__ if name in batch})
             prompts = self._prompt_tensors(policy, self.prompts(places))
             texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
             scores = batch["parts"], batch["baseline_B"]

@@ -6,8 +6,15 @@ which each has a group of G completions.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from grpolab.settings.selection import DifficultyPool
 
 
 def differs(values_PG: Tensor) -> Tensor:
@@ -20,6 +27,35 @@ def differs(values_PG: Tensor) -> Tensor:
     missing_PG = values_PG.isnan()
     least_P = values_PG.masked_fill(missing_PG, torch.inf).amin(1)
     return values_PG.masked_fill(missing_PG, -torch.inf).amax(1) > least_P
+
+
+def most_varied(rewards_PG: Tensor, count: int) -> Tensor:
+    """Find the `count` completions of each group whose rewards have the largest variance, (P, G), bool.
+
+    PODS (2504.13818, max-variance down-sampling): some of the least and some of the largest rewards. Of choices with
+    equal variance it is the one with the most large rewards; a reward that is NaN counts as its group's mean.
+    """
+    mean_P1 = rewards_PG.nanmean(1, keepdim=True).nan_to_num()
+    ordered_PG, order_PG = rewards_PG.where(~rewards_PG.isnan(), mean_P1).double().sort(dim=1, stable=True)
+    G, numbers_G = rewards_PG.shape[1], torch.arange(rewards_PG.shape[1])
+    choices_CG = torch.stack([(numbers_G < low) | (numbers_G >= G - count + low) for low in range(count + 1)])
+    variances_PC = torch.stack([ordered_PG[:, kept_G].var(1, correction=0) for kept_G in choices_CG], 1)
+    best_P = (variances_PC >= variances_PC.amax(1, keepdim=True) - 1e-12).int().argmax(1)
+    return torch.zeros_like(rewards_PG, dtype=torch.bool).scatter(1, order_PG, choices_CG[best_P])
+
+
+# --- which prompts are sampled, by what their last groups were --------------------------------------------------------
+
+
+def pool_weights(scores_N: list[float | None], pools: Sequence[DifficultyPool]) -> NDArray[np.float64]:
+    """Return how often each prompt is drawn, (N,): the weight of its pool; 1 where it was not sampled yet.
+
+    prime-rl's `DifficultyPoolSampler` (559b447, orchestrator/curriculum/samplers/pool.py): `at_most` belongs to the
+    pool, and the last pool has all that is above it. Its defaults: .25, .75, 1.0 with weights .2, 1, .2.
+    """
+    ends, weights = [pool.at_most for pool in pools], [pool.weight for pool in pools]
+    places = (None if score is None else min(bisect_left(ends, score), len(ends) - 1) for score in scores_N)
+    return np.array([1.0 if place is None else weights[place] for place in places])
 
 
 # --- parts of the reward that depend on the length, (P, G) each; a length counts the end token ------------------------

@@ -27,6 +27,7 @@ RUN_RULES: Rules = {
     "cap-scales-gradient": ("warning", "epsilon_high"),
     "zero-variance-groups": ("warning", "num_generations"),
     "filter-starves": ("warning", "filter_groups.max_batches"),
+    "sampling-mask-lost": ("warning", "keep_sampling_mask"),
     "epsilon-below-noise": ("warning", "epsilon"),
     "rejection-of-nothing": ("warning", "sampler_rejection"),
     "rejection-within-noise": ("warning", "sampler_rejection.bounds"),
@@ -129,6 +130,11 @@ def _check_signal(run: RunSettings) -> Sentences:
                 f"{at}: of {run.prompts_per_step} groups fewer than one is expected to differ, and filter_groups"
                 " drops the others"
             )
+    if (cut := run.truncates_sampling) and not run.keep_sampling_mask:
+        sentences["sampling-mask-lost"] = (
+            f"{cut}: completions come from the policy that is cut to its likely tokens, and the trainer's log-probs are"
+            " those of the whole policy, which did not sample them"
+        )
     if isinstance(run.model, PretrainedModel) and (rates := dropout_of(run.model.path)):
         sentences["dropout-is-off"] = (
             f"config.json of model.path={run.model.path} has {rates}: dropout stays off here, in every forward"

@@ -157,7 +157,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         minibatches = learner.minibatches(policy, rollout.batch, step)
         tokens = int(rollout.batch.mask_BT.sum())
         recorder.lap("rollout")
-        measured: dict[str, float] = {}
+        measured = learner.collector.prompt_metrics(state.stream)
         first_pass: list[Update] = []
         for iteration in range(settings.num_iterations):
             updates = []

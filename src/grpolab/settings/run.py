@@ -134,6 +134,14 @@ class RunSettings(SelectionSettings):
     num_generations: Count = setting("Completions per prompt: the group of GRPO.")
     max_completion_length: Count = setting("Most tokens of a completion, end token included.")
     temperature: Positive = setting("Sampling temperature; the log-probabilities use it too.")
+    top_k: Count | None = setting("Sample from so many of the most likely tokens; empty: from all.")
+    top_p: float | None = setting("Sample from the fewest tokens that hold this probability; empty: all.", gt=0, lt=1)
+    min_p: float | None = setting(
+        "Sample from tokens at least so many times as likely as the likeliest; empty: all.", gt=0, le=1
+    )
+    keep_sampling_mask: Switch = setting(
+        "The trainer's log-probs too are those among the tokens that could be sampled (DeepSeek-V3.2)."
+    )
     staleness: Natural = setting("Rollout steps between sampling a batch and learning from it; 0: on-policy.")
     sampler_dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = setting(
         "Precision of the sampler; int8: weights of its linear layers, its head aside, rounded for each output channel."
@@ -196,8 +204,9 @@ class RunSettings(SelectionSettings):
             yield "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
         batch, minibatch, micro = self.batch_size, self.minibatch_size, self.micro_batch_size
         processes = self.data_parallel or 1
-        if batch % self.num_minibatches:
-            yield f"num_minibatches={self.num_minibatches} must divide prompts_per_step * num_generations = {batch}"
+        group = "train_generations" if self.train_generations else "num_generations"
+        if (trained := self.prompts_per_step * getattr(self, group)) % self.num_minibatches:
+            yield f"num_minibatches={self.num_minibatches} must divide prompts_per_step * {group} = {trained}"
         elif isinstance(micro, int) and minibatch % micro:
             yield f"micro_batch_size={micro} must divide the minibatch of {minibatch} sequences"
         whole = self.compares_tokens
@@ -240,6 +249,15 @@ class RunSettings(SelectionSettings):
 
     def _selection_problems(self) -> Iterator[str]:
         """Yield a sentence for each key of which samples train that does not fit."""
+        if self.keep_sampling_mask and not self.truncates_sampling:
+            yield "keep_sampling_mask=true has nothing to keep: it needs top_k, top_p or min_p"
+        if len(self.prompt_rules) > 1:
+            yield f"{' and '.join(self.prompt_rules)} choose prompts in different ways: set one"
+        if (kept := self.train_generations) is not None and kept >= self.num_generations:
+            yield f"train_generations={kept} must be less than num_generations={self.num_generations}, or empty"
+        pools = [pool.at_most for pool in self.difficulty_pools or ()]
+        if pools != sorted(set(pools)) or (pools and not any(pool.weight for pool in self.difficulty_pools or ())):
+            yield "difficulty_pools must have rising values of at_most, and one weight above 0"
         if self.filter_groups is None:
             return
         metric, allowed = self.filter_groups.metric, (REWARD, *self.reward.weights)
@@ -258,7 +276,7 @@ class RunSettings(SelectionSettings):
     @property
     def minibatch_size(self) -> int:
         """Count the sequences in an optimiser step."""
-        return self.batch_size // self.num_minibatches
+        return self.prompts_per_step * (self.train_generations or self.num_generations) // self.num_minibatches
 
     @property
     def forward_size(self) -> int:
@@ -299,9 +317,16 @@ class RunSettings(SelectionSettings):
 
     @property
     def other_sampler(self) -> bool:
-        """Return True if batches are not from the policy that learns from them: older, rounded, or disturbed."""
+        """Return True if batches are not from the policy that learns from them: older, rounded, disturbed or cut."""
         is_old = self.staleness > 0 or (self.sampler_refresh or 1) > 1
-        return is_old or self.sampler_dtype not in (None, self.dtype) or self.sampler_noise is not None
+        is_cut = bool(self.truncates_sampling and not self.keep_sampling_mask)
+        return is_old or is_cut or self.sampler_dtype not in (None, self.dtype) or self.sampler_noise is not None
+
+    @property
+    def truncates_sampling(self) -> str:
+        """Say which rules keep unlikely tokens from being sampled; '' if none does."""
+        rules = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        return " ".join(f"{name}={value}" for name, value in rules.items() if value is not None)
 
     def sampler_age(self, step: int) -> int:
         """Count the rollout steps from the weights that sampled the batch of a step to those that the step has."""
