@@ -139,7 +139,8 @@ def test_a_refresh_at_each_step_is_the_run_without_one() -> None:
 def test_a_sampler_is_as_old_as_its_last_refresh_and_its_queue(staleness: int, refresh: int) -> None:
     """Counted through: the weights of step s sample the batches of up to step s + staleness."""
     settings = tiny_settings(staleness=staleness, sampler_refresh=refresh, rollout_steps=12)
-    weights, sampled_with = 0, {}
+    weights = 0
+    sampled_with: dict[int, int] = {}
     for step in range(12):
         weights = step if step % refresh == 0 else weights
         for ahead in range(step, step + staleness + 1):

@@ -97,6 +97,8 @@ def test_ours_is_written_with_the_same_function(framework: str, overrides: str, 
 
 
 IMPOSSIBLE = [
+    ("trl", "filter_groups={metric:correct,max_batches:4}", "filter_groups={metric:correct,max_batches:4}: trl"),
+    ("verl", "top_p=0.9 keep_sampling_mask=true", "top_p=0.9: verl has null"),
     ("trl", "loss_type=gmpo", "kernel=gmpo is in none"),
     ("trl", "advantage_estimator=leave_one_out", "advantage_estimator=leave_one_out: trl has group_mean"),
     ("trl", "loss_type=cispo epsilon=0.2", "epsilon=0.2: trl has 1.0"),

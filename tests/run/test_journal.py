@@ -55,7 +55,15 @@ def settings() -> Resolved:
         **{"beta": 0.05, "rollout_steps": 5, "epsilon_high": math.inf, "num_minibatches": 2},
         **{"sampler_noise": 0.3, "sampler_rejection": rejection},
         diagnostics={"mismatch": True, "gradient_cosine": True},
-        reward={"verifier": {"false_right": 0.1, "false_wrong": 0.1}},
+        top_p=0.95,
+        reward={
+            **{
+                "verifier": {"false_right": 0.1, "false_wrong": 0.1},
+                "overlong_buffer": 0.5,
+                "length_penalty": "linear",
+            },
+            "weights": {"correct": 1.0, "format": 1.0, "overlong": 0.0, "length": 0.0},
+        },
     )
 
 
@@ -87,7 +95,8 @@ def test_every_word_of_the_vocabulary_is_measured_somewhere(folder: Path, result
     free = tiny_settings(
         task={**task, "corruption_per_filler": 0.1},
         **{"max_completion_length": 5, "rollout_steps": 4, "warm_start": {"max_steps": 60}},
-        filter_groups={"metric": "correct", "max_batches": 2},
+        **{"filter_groups": {"metric": "correct", "max_batches": 2}, "pass_rate_cap": 0.9},
+        other_tasks={"sums": {"name": "addition", "digits": 1}},
         diagnostics={"clip_conventions": True},
     )
     assert run(free, results)["outcome"] == "completed"

@@ -110,12 +110,14 @@ def by_threads(settings: Resolved, size: int) -> list[Seen]:
 CORRUPTION = {"corruption_base": 0.0, "corruption_per_filler": 0.1}
 FILLERS = {"name": "filler_sorting", "length": 2, "max_fillers": 2, **CORRUPTION}
 ALL_CLIPS = {"clip_conventions": True}
+REJECTION = {"policy": "old", "bounds": {"token": [0.6, 1.6]}, "m2_budget": None}
 AXES: dict[str, dict[str, Any]] = {
     "sums": {**SHAPE, "aggregation": "token_mean_rollout"},
     "averages of a micro-batch": {**SHAPE, "aggregation": "token_mean_microbatch", "diagnostics": ALL_CLIPS},
     "one minibatch, an entropy bonus": {**SHAPE, "num_minibatches": 1, "entropy_coef": 0.1, "sort_by_length": True},
     "greedy baselines": {**SHAPE, "advantage_estimator": "given", "scale_rewards": "none", "staleness": 1},
     "a framework": {**SHAPE, "framework": "verl", "diagnostics": ALL_CLIPS},
+    "another sampler": {**SHAPE, "sampler_dtype": "int8", "sampler_noise": 0.3, "sampler_rejection": REJECTION},
     "sampled evaluation": {**SHAPE, "task": FILLERS, "max_completion_length": 6},
 }
 

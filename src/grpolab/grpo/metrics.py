@@ -236,8 +236,8 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     metrics |= _lengths(lengths_B, right_B, rollout.truncated_B)
     if (differ_P := rollout.differ_P) is not None:
         passed, trained_groups = int(differ_P.sum()), len(rollout.batch.prompt_of_B.unique())
-        metrics |= {"filter/sampled": len(rollout.texts_B), "filter/passed": passed / len(differ_P)}
-        metrics["filter/groups"] = min(passed, trained_groups)
+        metrics |= {"filter/sampled": float(len(rollout.texts_B)), "filter/passed": passed / len(differ_P)}
+        metrics["filter/groups"] = float(min(passed, trained_groups))
     if (mass_BT := rollout.completions.mass_BT) is not None:
         metrics["sampling/kept_mass"] = mass_BT[rollout.completions.mask_BT].exp().mean().item()
     texts = [rollout.texts_B[start : start + group] for start in range(0, len(rollout.texts_B), group)]

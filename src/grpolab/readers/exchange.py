@@ -18,8 +18,9 @@ from grpolab.identity import dotted
 from grpolab.readers import flat, trl, verl
 from grpolab.readers.given import ConfigFile, Given, Options, load_config
 from grpolab.readers.recognise import TITLES, find_family, identify
-from grpolab.settings.objective import Objective, ObjectiveSettings
+from grpolab.settings.objective import Objective
 from grpolab.settings.run import RunSettings
+from grpolab.settings.selection import SelectionSettings
 
 Compose: TypeAlias = Callable[[list[str]], RunSettings]  # the run that some overrides ask for
 
@@ -54,7 +55,8 @@ OF_THE_RUN = {
     "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm",
 }
 # fmt: on
-EXCHANGED = (ObjectiveSettings.model_fields.keys() | OF_THE_RUN) - {"framework"}
+OF_SAMPLING = {"top_k", "top_p", "min_p", "keep_sampling_mask"}  # not read, so that an export with them is refused
+EXCHANGED = (SelectionSettings.model_fields.keys() | OF_THE_RUN | OF_SAMPLING) - {"framework"}
 # Lines of a summary: what each is called -> ours.
 SHOWN = {
     "completions of a prompt": ("num_generations",),

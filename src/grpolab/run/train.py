@@ -153,7 +153,6 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
     while not ending.reached(step := state.rollout_step):
         before = flat_weights(policy) if settings.diagnostics.step_norm else None
         rollout = learner.collect(state)  # prompts -> completions -> rewards -> advantages
-        state.completions += len(rollout.texts_B)
         minibatches = learner.minibatches(policy, rollout.batch, step)
         tokens = int(rollout.batch.mask_BT.sum())
         recorder.lap("rollout")
@@ -172,6 +171,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         processes.check_equal(policy.weights().values(), step)
         if before is not None:
             measured["weights/step_norm"] = step_norm(policy, before)
+        state.completions += len(rollout.texts_B)
         ending.see_time(step + 1, processes.from_first(lambda: recorder.seconds))
         ending.see_completions(step + 1, state.completions)
         last = ending.reached(step + 1)
