@@ -24,6 +24,7 @@ STALENESS, PASSES = "setting/staleness", "setting/num_iterations"
 RATE = "setting/learning_rate"
 KEPT = 0.5  # the share of the best gain that a workable rate keeps
 REPLICATES = 2_000
+FEWEST_RATES = 3  # of a grid; two are regimes
 
 
 class RateBand(NamedTuple):
@@ -134,12 +135,13 @@ def best_rule(apart: pd.DataFrame, place: tuple[Any, Any]) -> Lead | None:
 
 
 def tables(study: StudyRuns) -> list[Table]:
-    """Return the table of each arm's best learning rate; none for a study that does not vary the rate alone.
+    """Return the table of each arm's best learning rate; none for a study without a factor of three rates or more.
 
     A later study takes its rates from it. Best: the highest mean final score over seeds, of rates at which every
     planned seed has a result. Beside it stand the next lower and higher rates of the grid, paired by seed.
     """
-    if not (factor := rate_factor(study)) or factor == study.plan["compare"]:
+    factor = rate_factor(study)
+    if not factor or factor == study.plan["compare"] or len(study.plan["factors"][factor]) < FEWEST_RATES:
         return []
     cells = study.cells.assign(score=measures.by_cell(study, "final_score").to_numpy())
     rows, shown = [], []
