@@ -64,10 +64,10 @@ def _draw_differences(study: StudyRuns, pairs: dict[str, str]) -> Sheet:
         panel.axvline(0, color=QUIET, linewidth=0.6, zorder=0)
         sheet.name_rows(panel, list(pairs))
         panel.margins(x=0.1)
-        panel.locator_params(axis="x", nbins=5)
     ends = [panel.get_xlim() for panel in sheet.grid.values()]
     for panel in sheet.grid.values():
         panel.set_xlim(np.min(ends), np.max(ends))
+        panel.locator_params(axis="x", nbins=5 if len(sheet.grid) <= 3 else 3)  # numbers of narrow panels run together
     return sheet
 
 
