@@ -34,7 +34,7 @@ WRONG = [
     ("train data_parallel=3", "data_parallel=3 must divide the minibatch of 256 sequences"),
     ("train -m data_parallel=2 seed=0,1", "data_parallel=2 is for a single run"),
     ("train kernel=clippd", "did you mean clipped?"),
-    ("train loss_type=grp", "loss_type is one of aspo, bnpo, cispo"),
+    ("train loss_type=grp", "loss_type is one of aspo, bapo, bnpo"),
     ("train task=adition", "did you mean addition"),
     ("train task=jsonl", "task.train_file has no value"),
     ("train task=jsonl task.train_file=/no/a task.evaluation_file=/no/b model=pretrained model.path=/no/c", "/no/a"),
