@@ -14,7 +14,8 @@ from grpolab.sweep.study import Hypothesis, Study, load
 # `the range of the token ratio`) claims nothing.
 SAYS: dict[str, set[str]] = {
     r"accuracy (?:at the \w+ learning rate )?(?:is|ends|below|varies)"
-    r"|\bends? (?:lower|higher|equal|as high|at a lower|within)|trains? as|to accuracy is|raises the accuracy": {"final_score", "mean_score", "gain"},
+    r"|\bends? (?:lower|higher|equal|as high|at a lower|within)|trains? as"
+    r"|to accuracy is|raises the accuracy": {"final_score", "mean_score", "gain"},
     r"(?<!DAPO )\bclips\b|clipped tokens|clip fraction|drops fewer tokens|\bbinds\b": {
         *("clip/active", "clip_share", "clip_change", "ceiling_share", "counterfactual_log_ratio"),
     },
