@@ -142,6 +142,7 @@ def test_unreadable_settings_are_refused_in_one_sentence(tmp_path: Path) -> None
         diagnose(folder)
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_take_less_than_five_seconds(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", steps=1000)
     start = time.process_time()

@@ -20,6 +20,7 @@ from grpolab.report.stability import journal_quantities, score_quantities
 from grpolab.vocabulary import ANALYTIC_FIGURES, COMPLETED, FIGURES
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_refused(tmp_path: Path) -> None:
     with project(tmp_path) as folder:
         found = verdicts(150, 0, folder)

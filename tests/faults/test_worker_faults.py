@@ -34,6 +34,7 @@ def test_a_kill_from_outside_and_a_silence_are_tried_once_more(misdeed, fake_swe
     assert "4 runs: 4 completed" in said
 
 
+@pytest.mark.slow
 def test_a_second_kill_is_the_cells_outcome_and_can_be_retried(fake_sweep, capsys):
     code, jobs = fake_sweep(misdeeds={"1": ["kill", "kill"]}, jobs=1)
     assert code == 1

@@ -98,6 +98,7 @@ def test_an_old_page_is_written_anew_when_it_is_asked_for_and_a_report_never(
         live.make_server(results, "clip_range")
 
 
+@pytest.mark.slow
 def test_a_process_writes_it_meanwhile_and_ends_with_the_sweep(results: Results) -> None:
     file, started = results.output("clip_range") / "report.html", time.monotonic()
     with live.written_meanwhile(results, "clip_range", every_s=0.2):

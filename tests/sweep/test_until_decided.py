@@ -126,6 +126,7 @@ def test_seeds_are_added_only_for_what_is_open(fake_sweep, tmp_path, capsys):
     assert all(", about " in line for line in lines[:2]), "by what the runs have taken"
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_last_look_or_with_the_one_that_is_asked_for(fake_sweep, tmp_path):
     oracle, study = Oracle(B=99), write(tmp_path)
     fake_sweep(study, decide=oracle, most_seeds=10)
@@ -267,6 +268,7 @@ def test_after_an_interruption_it_goes_on_where_it_was(fake_sweep, tmp_path):
     assert [file.read_bytes() for file in files] == before, "nothing is new: no other plan meanwhile, not drawn again"
 
 
+@pytest.mark.slow
 def test_a_look_waits_for_every_run(fake_sweep, tmp_path, capsys):
     study, oracle = write(tmp_path), Oracle(B=10)
     assert fake_sweep(study, decide=oracle, misdeeds={"3": ["fail"]})[0] == 1
@@ -307,6 +309,7 @@ def train_all(results, study, seeds=20):
         write_json_atomic(folder / "outcome.json", {"outcome": "completed", "reason": None, "rollout_steps": 12})
 
 
+@pytest.mark.slow
 def test_what_was_decided_stays_whatever_is_trained_for_other_hypotheses(tmp_path, monkeypatch, capsys):
     results, seen = Results.open(tmp_path / "results"), []
     # A needs the first arm of B: seeds that are added for that turn its difference round.

@@ -44,6 +44,7 @@ def test_a_copied_folder_rebuilds_its_store_and_writes_nothing_where_it_was(
     assert [comparison.differences for comparison in verify(there, Store(uri(there), there), [STUDY])] == [[]]
 
 
+@pytest.mark.slow
 def test_a_store_elsewhere_is_left_alone_until_it_is_asked_for(results: Results, tmp_path: Path) -> None:
     """It may be that of several results folders."""
     store = f"sqlite:///{tmp_path}/elsewhere/store.db"

@@ -47,6 +47,7 @@ def test_every_arm_has_its_budget_and_nothing_is_trained_twice(project):
     assert finished(project) == {"token": 6, "gspo": 6}
 
 
+@pytest.mark.slow
 def test_a_repeated_tuning_has_the_same_trials_and_takes_its_runs_from_the_cache(project):
     """Anew in another folder, and again over the runs that are there: values, scores, states and reasons."""
     project.write(sampler_seed=1, pruner=median(after=3, startup_trials=1))
@@ -162,6 +163,7 @@ def test_a_quantity_that_cannot_be_computed_fails_the_trial_and_is_made_up_for(p
     assert not (project.folder / "conf" / "tuned" / "mine.yaml").exists()
 
 
+@pytest.mark.slow
 def test_tuned_values_have_their_provenance(project):
     assert project.tune() == 0
     text = (project.folder / "conf" / "tuned" / "mine.yaml").read_text()
