@@ -1,4 +1,4 @@
-"""How far the sampler is from the trainer, and what a rejection because of it costs."""
+"""Metrics of the distance between sampler and trainer, and of what `sampler_rejection` leaves out."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -128,7 +129,7 @@ class Collector:
             index = self._index(place)
             if settings.revisit_equal_groups is not None:
                 stream.seen[index] = 0.0 if differ else stream.seen.get(index, 0.0) + 1
-            elif mean == mean:  # a group without a score tells nothing
+            elif not math.isnan(mean):  # a group without a score tells nothing
                 stream.seen[index] = mean
 
     def prompt_metrics(self, stream: PromptStream) -> dict[str, float]:

@@ -34,7 +34,7 @@ def draw_mismatch_kl(study: StudyRuns) -> Drawing:
     }
     known = {row: of for row, of in rows.items() if isinstance(of[0], pd.DataFrame) and _is_recorded(*of)}
     if not known:
-        raise NotDrawnError("no run here has recorded how far its sampler is from its trainer, or none is")
+        raise NotDrawnError("needs runs whose sampler differs from the trainer, and diagnostics.mismatch=true")
     sheet = panels.draw_curves(study, known, height=1.6, log=True)
     for (row, facet), panel in sheet.grid.items():
         panels.set_log_axis(panel, "y", panels.write_short)
