@@ -32,6 +32,7 @@ SAYS: dict[str, set[str]] = {
     r"zero-variance groups": {"zero_variance/share", "zero_variance_gap", "starvation"},
     r"smaller step": {"weights/step_norm"},
     r"lower probability": {"up_clipped_gap"},
+    r"\bmismatch\b": {"gap/k3"},
     # Words that no test decides: a size without a number, and a cause.
     r"hardly|costs no|does not depend|a multiple of|is not health|which keeps|\bhides?\b|because": set(),
 }
