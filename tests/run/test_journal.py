@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from tiny import records, run_folder, tiny_settings
 
@@ -130,6 +131,14 @@ def test_settings_file_gives_the_signature_back(folder: Path, settings: Resolved
     assert values["epsilon_high"] == "inf"
     assert (read := Resolved.model_validate(values)) == settings
     assert read.signature == folder.name
+
+
+def test_a_package_that_is_absent_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that are not tracked need no MLflow, and those of generated tasks no datasets."""
+    monkeypatch.setattr(provenance, "PACKAGES", ("torch", "no-such-package"))
+    packages = provenance.of_program.__wrapped__()["packages"]
+    assert packages["torch"] == torch.__version__
+    assert packages["no-such-package"] is None
 
 
 @pytest.mark.parametrize("setting", ["diff.noprefix", "diff.mnemonicPrefix"])

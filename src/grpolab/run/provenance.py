@@ -41,6 +41,13 @@ def hash_lock(lock: Path) -> str | None:
     return hashlib.sha256(versions.encode()).hexdigest()
 
 
+def installed_version(package: str) -> str | None:
+    """Return a package's version; None if it is absent, as MLflow may be where runs are not tracked."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
 @functools.cache
 def of_program() -> dict[str, Any]:
     """Return the part of the provenance that all runs of a process share. The diff leaves results out."""
@@ -52,7 +59,7 @@ def of_program() -> dict[str, Any]:
         "dirty": bool(diff),
         "diff": diff or "",
         "lock_sha256": hash_lock(root / "requirements" / "lock.txt"),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "packages": {name: installed_version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "grpolab": __version__,
         "results_version": RESULTS_VERSION,
