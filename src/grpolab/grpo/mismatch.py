@@ -47,10 +47,10 @@ def mismatch(first_pass: Sequence[LossInputs], policy: str) -> tuple[dict[str, f
     }
     metrics = dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
     edges = torch.tensor(GAP_EDGES, dtype=torch.double, device=mask_BT.device)
-    bins_N = torch.bucketize(probability_N, edges, right=True)
+    bins_N = torch.bucketize(probability_N, edges, right=True).cpu()  # on a GPU bincount is not deterministic
     sums = {"count": torch.ones_like(log_ratio_N), "abs_log_ratio": log_ratio_N.abs()}
     sums |= {"ratio": _weights(log_ratio_N)}
-    lists = {f"gap/{name}": bins_N.bincount(values_N, len(edges) + 1).tolist() for name, values_N in sums.items()}
+    lists = {f"gap/{name}": bins_N.bincount(values_N.cpu(), len(edges) + 1).tolist() for name, values_N in sums.items()}
     return metrics, lists
 
 
