@@ -25,6 +25,7 @@ PYTHON = (sys.executable, "-P")
 
 # The study whose outcome is committed: it stands at the top of results/. Hours of training.
 REFERENCE_STUDY = "claims"
+FINDINGS = "findings"  # the collection that the report of REFERENCE_STUDY begins with
 # The study of `make sweep`, a part of the committed one: minutes of training.
 SWEEP_STUDY = "reference"
 # The model of `model=smollm2`, below the project; `make extras WHAT=smollm2` makes it.

@@ -56,7 +56,7 @@ _SETTINGS: Shape = {  # of a cell, those that a report computes with
 _PLAN: Shape = {
     **{"includes": _NAMES, "commit?": TEXT, "seeds?": [int], "looks?": [int], "hypotheses?": [dict]},
     **dict.fromkeys(("study?", "file?", "question?", "title?", "compare?", "baseline?", "primary_metric?"), str),
-    **dict.fromkeys(("figures?", "primary?", "shown?"), _NAMES),
+    **dict.fromkeys(("figures?", "primary?", "shown?", "said?"), _NAMES),
     **{"factors?": {EACH: _NAMES}, "placebo?": [_NAMES], "stability?": {EACH: (int, float)}},
     "registered?": (NONE, {EACH: {"line": str, "seeds": [int], "looks": [int], "margins": {EACH: NUMBER}}}),
     "withdrawn?": [{"withdraws": str, "seeds": [int], "hypotheses": [str], "reason": str, "said": str}],

@@ -96,6 +96,24 @@ def test_a_collection_is_one_report_with_claims_first(whole):
     assert "**" not in said[-1]
 
 
+def test_the_committed_report_begins_with_the_findings(tmp_path):
+    """Each of their studies keeps its own seeds, and shows the figure and the verdicts that the collection chooses."""
+    seeds = {"clip_range": [7, 8], "num_iterations": [0]}
+    results = write_study(tmp_path, seeds=seeds["clip_range"], title="Clip", figures=["F2", "F27"])
+    write_study(tmp_path, "num_iterations", {"mu": ["1", "4"], "task": ["addition"]}, seeds=seeds["num_iterations"])
+    whole_of(results, REFERENCE_STUDY, ["num_iterations"], shown=["num_iterations.F1"])
+    without = page.write(results, REFERENCE_STUDY).read_text()
+    assert "practitioners" not in without
+    whole_of(results, "findings", ["clip_range"], shown=["clip_range.F27"], said=["clip_range.H6"])
+    text = page.write(results, REFERENCE_STUDY).read_text()
+    above, below = text.split("## Published claims")
+    assert re.findall("^##.*", above, re.MULTILINE) == ["## What practitioners ask", "### Clip"]
+    assert "- **inconclusive**, exploratory: Without clipping, accuracy is lower" in above
+    assert re.findall(r"\]\((.*)\)", above) == ["figures/clip_range/clip_range_final_accuracy.png"]
+    assert (tmp_path / "figures/clip_range/clip_range_final_accuracy.png").is_file()
+    assert "clip_range" not in below
+
+
 def test_every_verdict_has_its_sentence_and_the_screen_is_the_same_without_drawing(whole, results, capsys):
     sentence = (
         "- clip_range H6 is inconclusive (exploratory) in healthy: `final_score` of no_clip - symmetric (3 of the 5"

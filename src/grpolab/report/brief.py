@@ -12,6 +12,7 @@ import pandas as pd
 from grpolab.quantities import GAINS
 from grpolab.report.claims import VERDICTS, VOID, Claim
 from grpolab.report.effects import SMALL
+from grpolab.report.how_many_seeds import sentences
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.provenance import compute, damaged, runs_of, runs_of_others
@@ -42,6 +43,13 @@ def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim], elsewhere: Seq
     titled = [study for study in with_cells if study.plan.get("title")]
     axes = [_axis(study, claims, [*claims, *elsewhere]) for study in titled or with_cells]
     return "\n\n".join([_count_verdicts(claims), "\n".join(axes), "\n\n".join(_limits(studies, claims))])
+
+
+def finding(study: StudyRuns, claims: Sequence[Claim], said: Sequence[str]) -> list[str]:
+    """Return what a page says of one study: the verdicts of the hypotheses (`study.id`) of `said`, in their order."""
+    asked = {f"{claim.study}.{claim.id}": claim for claim in claims if claim.study == study.name}
+    chosen = [asked[name] for name in said if name in asked]
+    return [_sentence(claim, mixed=claim.label != CONFIRMATORY) for claim in chosen] + sentences(study)
 
 
 def strip_markdown(text: str) -> str:

@@ -19,7 +19,7 @@ from grpolab.report.measures import at, measure
 from grpolab.report.power import RATES
 from grpolab.report.statistics.intervals import t_interval
 from grpolab.report.tables import Table
-from grpolab.report.text import NONE, estimate, number, signed
+from grpolab.report.text import NONE, count, estimate, number, signed
 from grpolab.vocabulary import MARGIN_OF_GAIN
 
 SIZES = (1, 3, 5, 10)  # seeds of a paper
@@ -131,6 +131,22 @@ def tables(study: StudyRuns, least: int = LEAST) -> list[Table]:
     return [Table("sign_errors", _RATES.format(study.name), rates, _show_rates(study, rates))] * bool(len(rates)) + [
         Table("best_checkpoint", _BEST.format(study.name), best, _show_best(study, best))
     ]
+
+
+def sentences(study: StudyRuns, least: int = LEAST) -> list[str]:
+    """Say how often papers see an arm ahead that is not, mean over arms and facets; [] of a study with fewer seeds."""
+    if max((len(c.score_SA) for c in contrasts(study)), default=0) < least:
+        return []
+    rates = sign_errors(study)
+    none = rates[(rates["arm"] == "mean") & (rates["true"] == "none")]
+    ahead = none.groupby(["n", "runs"])["ahead"].mean()
+    said = [
+        f"with {count(n, 'seed')} {_percent(ahead[n, 'unpaired'])} unpaired and {_percent(ahead[n, 'paired'])} paired"
+        for n in SIZES
+        if (n, "paired") in ahead
+    ]
+    margin = f"by {MARGIN_OF_GAIN:g} of what `{study.baseline}` gains"
+    return [f"Where a method is no better than `{study.baseline}`, papers see it ahead {margin}: {', '.join(said)}."]
 
 
 _RATES = (

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from grpolab import RESULTS_VERSION
-from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
+from grpolab.paths import FINDINGS, REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
 from grpolab.report import brief, figures, how_many_seeds, html, provenance, rates, screen, tables
 from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, decide_elsewhere, note_on_labels
 from grpolab.report.html import Picture
@@ -88,6 +88,7 @@ def write(
         f"# {study}\n\n{whole.study.plan['question']}",
         COMMITTED if study == REFERENCE_STUDY else "",
         _other_version(studies),
+        _findings(results, output, progress) if study == REFERENCE_STUDY else "",
         first,
         _picture(*forest) if forest else "",
         _preconditions(studies),
@@ -153,11 +154,7 @@ def _make(
 
     `shown`: draw only the figures that the collection chooses, if it chooses any.
     """
-    loaded = load(results, name)
-    claims = decide(loaded)
-    studies = [
-        replace(study, single_seeds=single_seeds, note_on_labels=note_on_labels(study, claims)) for study in loaded
-    ]
+    studies, claims = _load(results, name, single_seeds)
     pictures, parts = _draw_figures(studies, output, progress, shown), list[StudyPage]()
     for study in studies:
         place = _place(study, studies)
@@ -169,6 +166,15 @@ def _make(
         tuning = import_module("grpolab.report.tuning").make_section(study, output, place)
         parts.append(StudyPage(study, pictures[study.name], written, tuning))
     return parts, claims
+
+
+def _load(results: Results, name: str, single_seeds: bool = False) -> tuple[list[StudyRuns], list[Claim]]:
+    """Load a study and decide its claims; its figures will say how many of them are confirmatory."""
+    loaded = load(results, name)
+    claims = decide(loaded)
+    notes = [note_on_labels(study, claims) for study in loaded]
+    pairs = zip(loaded, notes, strict=True)
+    return [replace(study, single_seeds=single_seeds, note_on_labels=note) for study, note in pairs], claims
 
 
 def _place(study: StudyRuns, studies: Sequence[StudyRuns]) -> Path:
@@ -236,6 +242,22 @@ def _draw_one(study: str, figure: str, path: Path) -> Manifest:
         for end in (".png", ".pdf", ".json"):
             path.with_suffix(end).unlink(missing_ok=True)
     return manifest
+
+
+def _findings(results: Results, output: Path, progress: Progress) -> str:
+    """Write of each study in the collection of findings its title, the verdicts that are chosen there, and its figure.
+
+    Empty if the collection is neither planned here nor committed.
+    """
+    if not any(plan(FINDINGS).is_file() for plan in (results.plan, results.committed_plan)):
+        return ""
+    studies, claims = _load(results, FINDINGS)
+    drawn, blocks = _draw_figures(studies, output, progress, shown=True), list[str]()
+    for study in studies[:-1]:
+        verdicts = brief.finding(study, claims, studies[-1].plan.get("said", ()))
+        blocks += [f"### {study.plan.get('title') or study.name}", _bullets(verdicts)]
+        blocks += [_picture(manifest, path) for manifest, path in drawn[study.name] if manifest.numbers]
+    return _section("What practitioners ask", *blocks, "## Published claims")
 
 
 def _blocks(blocks: Iterable[str]) -> str:

@@ -157,6 +157,7 @@ class Plan:
         }
         if isinstance(study, Collection):
             document |= {"includes": study.includes, "primary": study.primary, "shown": study.shown}
+            document |= {"said": study.said} if study.said else {}
         else:
             whole = study.model_dump(include={"placebo", "hypotheses", "stability"})
             document |= {key: getattr(study, key) for key in ("compare", "baseline", "primary_metric")}
@@ -191,6 +192,7 @@ def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = No
         studies = [plan.study for plan in parts if isinstance(plan.study, Study)]
         ids = [f"{part.name}.{claim.id}" for part in studies for claim in part.hypotheses]
         problems += unknown(f"{study.file}: primary", study.primary, ids)
+        problems += unknown(f"{study.file}: said", study.said, ids)
         figures = [f"{part.name}.{figure}" for part in studies for figure in part.figures]
         problems += unknown(f"{study.file}: shown", study.shown, figures)
     if problems:

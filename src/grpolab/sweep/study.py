@@ -216,6 +216,9 @@ class Collection(StudyFile):
     shown: Annotated[list[str], Different] = Field(
         default=[], description="Figures (`study.F2`) in its report, whose runs are kept whole; empty: all."
     )
+    said: Annotated[list[str], Different] = Field(
+        default=[], description="Hypotheses (`study.id`) whose verdicts the first page says; empty: those it chooses."
+    )
 
     @model_validator(mode="after")
     def _figures_need_no_run(self) -> Collection:
