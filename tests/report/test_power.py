@@ -135,6 +135,10 @@ def test_the_committed_runs_of_clip_higher(tmp_path) -> None:
     ends = rates.numbers.query("arm == 'clip_higher' and facet == 'addition/healthy' and n == 1 and true == 'none'")
     assert ends["claimed"].tolist() == [pytest.approx(0.1), pytest.approx(0.8, abs=0.01)]
     assert list(rates.shown["seeds"].unique()) == [1, 3, 5]
+    assert how_many_seeds.sentences(study) == []
+    (sentence,) = how_many_seeds.sentences(study, least=20)
+    ahead = rates.numbers.query("arm == 'mean' and true == 'none' and n == 1").groupby("runs")["ahead"].mean()
+    assert f"with 1 seed {ahead['unpaired']:.0%} unpaired and {ahead['paired']:.0%} paired" in sentence
     hides = best.numbers.set_index(["facet", "arm"])
     assert hides.loc[("addition/stressed", "no_clip"), "more_low"] > 0.05  # the best evaluation hides a collapse
     for table in (rates, best):
