@@ -25,7 +25,8 @@ NEAR_TARGET = 0.8
 COMPLETED, DIVERGED, STOPPED, FAILED, MISSING = "completed", "diverged", "stopped", "failed", "missing"
 DAMAGED = "damaged"
 UNFINISHED = "unfinished"  # in the page of a study that trains; no file says it
-RESULTS = (COMPLETED, DIVERGED, STOPPED)  # these are results of the cell; a failure is about the machine
+BROKEN_OFF = (DIVERGED, STOPPED)
+RESULTS = (COMPLETED, *BROKEN_OFF)  # these are results of the cell; a failure is about the machine
 OUTCOMES = {
     COMPLETED: "ran to its end: the first of rollout_steps, max_completions, max_optimizer_steps and max_seconds",
     DIVERGED: "loss, gradient or weights became non-finite; the last finite evaluation is carried forward",

@@ -17,7 +17,7 @@ from grpolab.report.load import load, read_all
 from grpolab.report.measures import stability_table
 from grpolab.report.plans import read_plan
 from grpolab.report.tables import tables
-from grpolab.vocabulary import FAILED, MISSING, RESULTS
+from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
 SMALL = {"factors": {"clip": ["symmetric", "no_clip"], "task": ["addition"]}, "figures": ["F2", "F4"]}
 MOST_COMMITTED = 9_000_000  # bytes under results/
@@ -60,15 +60,17 @@ def test_a_cell_without_outcome_is_missing_and_a_failed_one_is_not_read(results)
 
 
 @pytest.mark.parametrize("outcome", RESULTS)
-def test_a_run_that_ended_early_is_carried_forward_to_its_planned_end(outcome, results):
+def test_a_run_that_broke_off_is_carried_forward_to_its_planned_end(outcome, results):
+    """One that completed before its last planned step has used up a budget, and its own evaluations are its score."""
     cell = cell_of(results, "no_clip/addition/healthy", 0)
     write_run(results, cell, outcome=outcome, last_step=6)
     study = load(results, "clip_range")[-1]
     assert (len(study.done), len(study.absent)) == (len(study.cells), 0)
     evaluations = study.evaluations
     own = evaluations[evaluations["signature"] == cell["signature"]].set_index("rollout_step")
-    assert own.index.tolist() == [0, 3, 6, 9, 12]
-    assert own["carried"].tolist() == [False, False, False, True, True]
+    later = [] if outcome == COMPLETED else [9, 12]
+    assert own.index.tolist() == [0, 3, 6, *later]
+    assert own["carried"].tolist() == [False, False, False, *(True for _ in later)]
     assert own.loc[9:, "eval/accuracy_expected"].eq(own.loc[6, "eval/accuracy_expected"]).all()
     assert not evaluations.loc[evaluations["signature"] != cell["signature"], "carried"].any()
 

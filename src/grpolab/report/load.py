@@ -27,7 +27,7 @@ from grpolab.report.journals import NUMBERS, TABLES, Runs, kind_of_cpu, read_run
 from grpolab.report.plans import Plan, plans_of
 from grpolab.report.text import count, listing
 from grpolab.run_files import JOURNAL
-from grpolab.vocabulary import MISSING, RESULTS
+from grpolab.vocabulary import BROKEN_OFF, MISSING, RESULTS
 
 KEYS = ["facet", "arm", "seed"]  # the index of a run's numbers within a study
 _CELL_KEYS = ["study", "variant", "arm", "facet", "seed"]  # columns of a cell that every record of its run has too
@@ -39,7 +39,7 @@ class StudyRuns:
 
     `arm` is the level of the compared factor; `facet` joins the levels of all other factors: arms are compared within a
     facet. `cells` has one row per planned cell: its outcome (`missing` if it has none), its settings as
-    `setting/<key>`, and its provenance. `evaluations` repeats the last finite evaluation of a run that ended early up
+    `setting/<key>`, and its provenance. `evaluations` repeats the last finite evaluation of a run that broke off up
     to its planned end, with `carried` set. `numbers` holds `measures.run_numbers` of runs whose records the committed
     outcome does not keep. `single_seeds`: figures show a thin line for each seed too. `note_on_labels`: the sentence
     about confirmatory claims that ends every caption.
@@ -248,13 +248,16 @@ def _refuse_mixture(plan: Plan, done: pd.DataFrame) -> None:
 
 
 def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Keep evaluations with a finite `metric`; repeat the last one of a run that ended early up to its planned end."""
+    """Keep evaluations with a finite `metric`; repeat the last one of a run that broke off up to its planned end.
+
+    One that completed early has used up its budget (`max_completions`, `max_seconds`): its own last ones are its score.
+    """
     if metric not in evaluations:
         return evaluations.assign(carried=False)
     finite = evaluations[np.isfinite(evaluations[metric])].assign(carried=False)
     last = finite.sort_values("rollout_step").drop_duplicates(["variant", "seed"], keep="last")
-    done = cells.loc[cells["outcome"].isin(RESULTS), ["variant", "seed", "planned_steps"]]
-    last = last.merge(done, on=["variant", "seed"])
+    broken = cells.loc[cells["outcome"].isin(BROKEN_OFF), ["variant", "seed", "planned_steps"]]
+    last = last.merge(broken, on=["variant", "seed"])
     grid = finite[["facet", "rollout_step"]].drop_duplicates().rename(columns={"rollout_step": "later"})
     later = pd.concat([last.merge(grid, on="facet"), last.assign(later=last["planned_steps"])])
     later = later.query("rollout_step < later <= planned_steps").drop_duplicates(["variant", "seed", "later"])
