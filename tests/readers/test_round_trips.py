@@ -27,6 +27,7 @@ TRL: list[dict[str, Any]] = [
     {"max_grad_norm": 0.0, "bf16": False, "learning_rate": 3e-5, "lr_scheduler_type": "cosine", "seed": 7},
     {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
     {"epsilon_high": float("inf"), "num_iterations": 2, "model_name_or_path": "some/model"},
+    {"top_k": 20, "top_p": 0.9, "min_p": 0.05, "mask_truncated_completions": True},
 ]
 GRPO = {"actor_rollout_ref.rollout.n": 8, "algorithm.adv_estimator": "grpo"}
 VERL: list[dict[str, Any]] = [
@@ -83,6 +84,7 @@ EXPORTED = [
     ("verl", "loss_type=cispo", f"{ACTOR}clip_ratio_high=4.0"),
     ("verl", "loss_type=gmpo", f"{ACTOR}policy_loss.loss_mode=geo_mean"),
     ("verl", "dialect=verl num_minibatches=2", f"{ACTOR}ppo_mini_batch_size=16"),
+    ("verl", "top_p=0.9", "actor_rollout_ref.rollout.top_p=0.9"),
 ]
 
 
@@ -98,7 +100,8 @@ def test_ours_is_written_with_the_same_function(framework: str, overrides: str, 
 
 IMPOSSIBLE = [
     ("trl", "filter_groups={metric:correct,max_batches:4}", "filter_groups={metric:correct,max_batches:4}: trl"),
-    ("verl", "top_p=0.9 keep_sampling_mask=true", "top_p=0.9: verl has null"),
+    ("verl", "top_p=0.9 keep_sampling_mask=true", "keep_sampling_mask=true: verl has null"),
+    ("verl", "min_p=0.1", "min_p=0.1: verl has null"),
     ("trl", "loss_type=gmpo", "kernel=gmpo is in none"),
     ("trl", "advantage_estimator=leave_one_out", "advantage_estimator=leave_one_out: trl has group_mean"),
     ("trl", "loss_type=cispo epsilon=0.2", "epsilon=0.2: trl has 1.0"),
@@ -126,6 +129,7 @@ def test_what_a_framework_cannot_say_is_refused_with_the_reason(framework: str, 
     [
         ("dialect=roll scale_epsilon=1e-4", "framework=roll"),
         ("loss_type=dapo entropy_coef=0.01", "averages the entropy"),
+        ("reward.overlong_buffer=0.2 reward.weights.overlong=1.0", "reward.weights.overlong"),
     ],
 )
 def test_what_is_computed_another_way_there_is_said(overrides: str, remark: str) -> None:

@@ -83,9 +83,7 @@ LEFT_OUT = [
     ({"lr_scheduler_type": "polynomial"}, "linear stands for it"),
     ({"optim": "adamw_8bit"}, "optim=adamw_8bit"),
     ({"use_vllm": True}, "use_vllm=True"),
-    ({"mask_truncated_completions": True}, "set mask_truncated_completions"),
     ({"reward_weights": [1.0, 0.5]}, "reward.weights"),
-    ({"top_p": 0.9}, "set top_p, which is not carried over"),
     ({}, "num_train_epochs=3"),
     ({"steps_per_generation": 3, "gradient_accumulation_steps": 2}, "unevenly"),
 ]

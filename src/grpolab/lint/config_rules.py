@@ -17,10 +17,11 @@ from grpolab.settings.run import RunSettings
 Imported: TypeAlias = tuple[Mapping[str, Any], RunSettings]  # another framework's options, and the run they are read as
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}." for part in ("actor", "rollout", "model"))
+FILTER = "algorithm.filter_groups."
 TRL_RULES: Rules = {
     "reuse-is-no-op": ("warning", "gradient_accumulation_steps"),
     "dropout-moves-the-ratio": ("warning", "disable_dropout"),
-    "sampler-is-another-policy": ("warning", "top_p, top_k, min_p or repetition_penalty"),
+    "sampler-is-another-policy": ("warning", "repetition_penalty"),
     "clip-cannot-bind": ("warning", "num_iterations or steps_per_generation"),
     "hidden-staleness": ("note", "steps_per_generation"),
     "luspo-by-token": ("note", "importance_sampling_level"),
@@ -40,7 +41,8 @@ FILE_RULES: dict[str, Rules] = {
         "verl-learning-rate": ("warning", f"{ACTOR}optim.lr"),
         "micro-batch-above-mini-batch": ("warning", f"{ACTOR}ppo_micro_batch_size_per_gpu"),
         "cache-and-graphs": ("warning", f"{ROLLOUT}enforce_eager"),
-        "filter-groups": ("note", "algorithm.filter_groups.enable"),
+        "filter-without-room": ("warning", f"{FILTER}max_num_gen_batches"),
+        "filter-groups": ("note", f"{FILTER}enable"),
         "unequal-micro-batches": ("note", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"),
         "verl-adapter-and-vllm": ("note", f"{MODEL}lora_rank"),
         "entropy-bonus": ("note", f"{ACTOR}entropy_coeff"),
@@ -55,8 +57,6 @@ KEY_RULES: Rules = {
 CAVEATS = {"unknown-key": "", "value-not-in-file": ": what is found rests on the defaults of these"}
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 BY_TOKENS_OF_ALL = ("dapo", "cispo", "vespo")  # losses that TRL divides by the tokens of the generation batch
-# Options that change the sampler, but not the log-probs that training uses for the sampler -> the value for off.
-TRUNCATES = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 # The usual learning rate of GRPO on language models, as in TRL, verl and most papers; LoRA takes ten times that.
 USUAL_RATE, HIGH, LOW = 1e-6, 20, 1 / 50  # HIGH and LOW: factors on it beyond which a rate gets a warning
 NARROW = 0.01  # a clip range as narrow as GSPO's, which rounding in bfloat16 alone can exceed
@@ -94,6 +94,8 @@ def check_config(
 
 def _check_imported(framework: str, imported: Imported) -> list[LintFinding]:
     options, run = imported
+    if run.sampler_rejection is not None:  # a framework's sampler is an engine of its own, which rounds to bfloat16
+        run = run.model_copy(update={"sampler_dtype": "bfloat16"})
     # Model and warm start are not in another framework's options: here they are the values of our conf/.
     findings = [finding for finding in check_run(run) if finding.rule != "nothing-to-start-from"]
     if framework != "trl":
@@ -113,10 +115,9 @@ def check_trl_options(options: Mapping[str, Any]) -> list[LintFinding]:
         sentences["dropout-moves-the-ratio"] = (
             f"the model's config.json has {rates} and disable_dropout=False: ratios of the first pass are not 1"
         )
-    changed = [f"{name}={options[name]}" for name, off in TRUNCATES.items() if options[name] not in (off, None)]
-    if changed:
+    if (penalty := options["repetition_penalty"]) not in (1.0, None):
         sentences["sampler-is-another-policy"] = (
-            f"{', '.join(changed)} change the sampler, not its log-probs: the ratio is not that to the sampler"
+            f"repetition_penalty={penalty} changes the sampler, not its log-probs: the ratio is not that to the sampler"
         )
     loss, cap = options["loss_type"], options["epsilon_high"]
     cap = options["epsilon"] if cap is None else cap
@@ -236,11 +237,18 @@ def _check_verl_file(keys: Mapping[str, Any]) -> Sentences:
         sentences["cache-and-graphs"] = (
             "free_cache_engine=True with enforce_eager=False: older verl asserts that enforce_eager is True then"
         )
-    if _is(keys, "algorithm.filter_groups.enable"):
+    if _is(keys, f"{FILTER}enable"):
         sentences["filter-groups"] = (
             "algorithm.filter_groups.enable=True: DAPO's own trainer (recipe.dapo) samples again, verl.trainer.main_ppo"
-            " ignores it; check that train/num_gen_batches is logged"
+            " ignored it until 0.9; check that train/num_gen_batches or filter_groups/evicted_samples is logged"
         )
+        prompts, most = _number(keys, "data.train_batch_size"), _number(keys, f"{FILTER}max_num_gen_batches")
+        size = _number(keys, "data.gen_batch_size") or prompts
+        if prompts and size and most and 0 < most * size <= prompts:
+            sentences["filter-without-room"] = (
+                f"max_num_gen_batches={most:g} of {size:g} prompts: where one group of train_batch_size={prompts:g} has"
+                " equal rewards, DAPO's trainer ends with an error"
+            )
     merged = f"{MODEL}lora.merge"
     adapter = f"lora_rank={rank:g}" if rank else "lora.merge=True" if _is(keys, merged) else ""
     is_vllm = _is(keys, f"{ROLLOUT}name", "vllm") or f"{ROLLOUT}name" not in keys

@@ -27,7 +27,7 @@ RUN_RULES: Rules = {
     "cap-scales-gradient": ("warning", "epsilon_high"),
     "zero-variance-groups": ("warning", "num_generations"),
     "filter-starves": ("warning", "filter_groups.max_batches"),
-    "sampling-mask-lost": ("warning", "keep_sampling_mask"),
+    "sampling-mask-lost": ("warning", "keep_sampling_mask, or top_k, top_p and min_p"),
     "epsilon-below-noise": ("warning", "epsilon"),
     "rejection-of-nothing": ("warning", "sampler_rejection"),
     "rejection-within-noise": ("warning", "sampler_rejection.bounds"),
@@ -117,9 +117,11 @@ def _check_signal(run: RunSettings) -> Sentences:
             f"num_generations={group} and a reward of 0 or 1: {start} at least {equal:.0%} of the groups have equal"
             " rewards, and teach nothing"
         )
-    if (rule := run.filter_groups) and is_right_or_wrong and equal < 1:
+    rule = run.filter_groups
+    if rule and (is_right_or_wrong or (rule.metric == "correct" and run.reward.function is None)) and equal < 1:
         needed = 1 / (1 - equal)
-        at = f"num_generations={group} and a reward of 0 or 1, right with probability {p:g}"
+        often = "half of the time, which is best" if known is None else f"with probability {p:g}"
+        at = f"num_generations={group} and answers that are right {often}"
         if 1 < rule.max_batches < needed:
             sentences["filter-starves"] = (
                 f"{at}: a rollout step samples {needed:.3g} batches or more until {run.prompts_per_step} groups differ,"

@@ -55,7 +55,7 @@ OF_THE_RUN = {
     "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm",
 }
 # fmt: on
-OF_SAMPLING = {"top_k", "top_p", "min_p", "keep_sampling_mask"}  # not read, so that an export with them is refused
+OF_SAMPLING = {"top_k", "top_p", "min_p", "keep_sampling_mask"}
 EXCHANGED = (SelectionSettings.model_fields.keys() | OF_THE_RUN | OF_SAMPLING) - {"framework"}
 # Lines of a summary: what each is called -> ours.
 SHOWN = {
@@ -219,6 +219,8 @@ def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
         lines = [f"{key}={_override(wanted[key])}: {name} has {_override(back[key])}" for key in sorted(keys)]
         if keys <= GUARDS:
             own_way = [*reader.explain_own_way(settings)] if settings.framework != name else []
+            if parts := settings.reward.parts_of_length:
+                own_way.append(f"reward.weights.{', '.join(parts)}: the reward is no part of an export")
             if settings.framework not in (None, name):
                 own_way.append(f"framework={settings.framework}: what it computes its own way, {name} does not")
             return Exported(reader.format_options(options), options, [*lines, *own_way])

@@ -4,9 +4,11 @@ Sections of a table, whose first comment is the version that was read:
 
 - `loss`: key -> option of the loss (`frameworks/options.py`, which has the default)
 - `run`: key -> ours and the default; ours is a setting, a list of settings, or a word of the batch (BATCH)
-- `choices`: key -> its default, and what each value sets of ours (`=key`: what that key says), or why it cannot
+- `choices`: key -> its default, and what each value sets of ours (`=key`: what that key says), or why it cannot;
+  `needs`: other keys, the values that they must have for that, and what is said if they have not
 - `fixed`: ours that the framework has no key for
-- `not_carried`: key -> the values that do nothing, and why the others are not carried
+- `not_carried`: key, or pattern -> the values that do nothing, and why the others are not carried
+- `told`: the same for keys that are carried, but mean something else there
 - `passed_over`: keys, beginnings of keys and patterns that change no result
 - `switches`: beginning of keys -> the key without which they do nothing, and its default
 - `renamed`: an older key, or beginning, -> today's
@@ -30,6 +32,7 @@ from grpolab.bounded import parse_value
 from grpolab.errors import near_matches
 from grpolab.frameworks.options import OPTIONS
 from grpolab.identity import dotted
+from grpolab.readers import selection
 from grpolab.readers.given import (
     ConfigFile,
     Given,
@@ -57,8 +60,9 @@ TABLES = Path(__file__).parent / "keys"
 # Words of the batch: how a framework counts what is sampled and what a step learns from.
 SIZES = ("prompts_per_step", "completions_per_step", "group_of_completions", "rollout_part")
 PARTS = ("num_minibatches", "minibatch_prompts", "minibatch_completions", "minibatch_part")
-BATCH = {*SIZES, *PARTS, "total_completions", "warmup_share", "min_lr"}
-# `.._part`: a factor of what one process samples or learns from; total_completions: of the whole run.
+BATCH = {*SIZES, *PARTS, "total_completions", "warmup_share", "min_lr", "asked"}
+# `.._part`: a factor of what one process samples or learns from; total_completions: of the whole run; asked: what only
+# choices look at. `overlong_..`: the penalty for long answers in tokens, their number, its weight and where it ends.
 SCHEDULES = ("constant", "linear", "cosine")
 CONFIG_OPTIONS = {"config", "config_name", "config_path", "config_dir", "config_file"}
 
@@ -82,6 +86,7 @@ class TableReader:
         self.run: dict[str, tuple[str | list[str], Any]] = section("run") or {}
         self.choices: dict[str, dict[str, Any]] = section("choices") or {}
         self.not_carried: dict[str, tuple[list[Any], str]] = section("not_carried") or {}
+        self.told: dict[str, tuple[list[Any], str]] = section("told") or {}
         self.fixed: Options = section("fixed") or {}
         self.switches: dict[str, tuple[str, Any]] = section("switches") or {}
         self.passed_over: list[str] = section("passed_over") or []
@@ -202,9 +207,9 @@ class TableReader:
             return "no effect"
         if name in self.defaults:
             return "carried"
-        if name in self.not_carried:
+        if (key := next((key for key in self.not_carried if fnmatch.fnmatchcase(name, key)), None)) is not None:
             value = _written(given, name)
-            return "no effect" if value is None or value in self.not_carried[name][0] else "not carried"
+            return "no effect" if value is None or value in self.not_carried[key][0] else "not carried"
         is_passed = any(fnmatch.fnmatchcase(name, f"{each}*" if each[-1] == "." else each) for each in self.passed_over)
         return "no effect" if is_passed else "unknown"
 
@@ -261,7 +266,8 @@ class TableReader:
     def convert_run(self, options: Options) -> Options:
         """Return the settings besides the loss, by our keys; a group of one has no baseline."""
         values = self._set_values(options)
-        return values | ({"advantage_estimator": "none", "scale_rewards": "none"} if _is_alone(values) else {})
+        values |= {"advantage_estimator": "none", "scale_rewards": "none"} if _is_alone(values) else {}
+        return selection.settle(values)
 
     def _set_values(self, options: Options) -> Options:
         ours = self._by_our_words(options)
@@ -302,7 +308,9 @@ class TableReader:
     def _meaning(self, key: str, options: Options) -> Any:
         """Return what a choice's value sets of ours, or why it cannot; None for a value that is unknown."""
         meanings = {str(value).lower(): meaning for value, meaning in self.choices[key]["values"].items()}
-        return meanings.get(str(options[key]).lower())
+        meaning = meanings.get(str(options[key]).lower())
+        needs = self.choices[key].get("needs", {}).items() if meaning else ()
+        return next((why for other, (allowed, why) in needs if options[other] not in allowed), meaning)
 
     def _count_batch(self, ours: Options) -> tuple[Options, list[str]]:
         """Return prompts and minibatches of a rollout step, and a sentence for what the file does not determine."""
@@ -363,10 +371,11 @@ class TableReader:
             if isinstance(meaning, str) or (meaning is None and key in given.options):
                 known = ", ".join(map(str, self.choices[key]["values"]))
                 yield f"{key}={options[key]}: {meaning or f'here it is one of {known}; the preset stands for it'}"
-        for key, (quiet, says) in self.not_carried.items():
-            value = _written(given, key)
-            if value is not None and value not in quiet:
-                yield f"{key}={shorten(value)}: {says}"
+        for key, (quiet, says) in {**self.not_carried, **self.told}.items():
+            is_said = key in self.choices and isinstance(self._meaning(key, options), str)
+            for name in [] if is_said else fnmatch.filter({**given.options, **given.open}, key):
+                if (value := _written(given, name)) is not None and value not in quiet:
+                    yield f"{name}={shorten(value)}: {says}"
 
     def explain_defaults(self, given: Given, options: Options) -> Iterator[str]:
         """Yield sentences about the version whose defaults apply, and the defaults that were taken."""
@@ -379,7 +388,9 @@ class TableReader:
         """Yield a sentence for each thing of the run that the options do not determine, or that is another one here."""
         ours = self._by_our_words(options)
         yield from self._count_batch(ours)[1]
-        if _is_alone(self._set_values(options)):
+        values = self._set_values(options)
+        yield from selection.explain(values)
+        if _is_alone(values):
             yield "num_generations=1: a group of one has nothing to be compared with; the reward is the advantage here"
         schedule = ours.get("lr_scheduler_type")
         if schedule is not None and _schedule(schedule) is None:

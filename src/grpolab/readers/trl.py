@@ -16,6 +16,7 @@ from grpolab.errors import RequestError
 from grpolab.framework_names import TRL_NAMES
 from grpolab.frameworks.trl_options import KERNEL_OPTIONS, LOSS, LOSS_TYPES
 from grpolab.frameworks.trl_options import objective as objective
+from grpolab.readers import selection
 from grpolab.readers import trl_fields as fields
 from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shorten
 from grpolab.readers.trl_fields import CARRIED
@@ -28,6 +29,7 @@ whole = "json.dumps(training_args.to_dict(), default=str), or the run's config.y
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 LEAST_GROUP = 2
+SAMPLING = ("top_k", "top_p", "min_p")
 SCALES = {True: "group", False: "none"}
 SCHEDULES = {name: name for name in ("constant", "linear", "cosine")}
 SCHEDULES |= {"constant_with_warmup": "constant", "cosine_with_min_lr": "cosine"}
@@ -48,8 +50,9 @@ def resolve_options(given: Given) -> Options:
     options = {name: _default(name, given) for name in CARRIED} | _carried(given) | {"version": version}
     if options["vllm_importance_sampling_cap"] is not None:  # its name until 1.9
         options["vllm_importance_sampling_clip_max"] = options["vllm_importance_sampling_cap"]
-    if options["top_k"] == -1:  # vLLM's word for all
-        options["top_k"] = 0
+    own = given.options.get("generation_kwargs")  # which go before the fields
+    if isinstance(own := parse_value(own) if isinstance(own, str) else own, dict):
+        options |= {name: own[name] for name in (*SAMPLING, "temperature") if own.get(name) is not None}
     refuse_wrong_types("TRL", options, CARRIED)
     refuse_wrong_counts("TRL", options, COUNTS)
     options["num_generations"] = max(options["num_generations"], LEAST_GROUP)
@@ -87,6 +90,8 @@ def _default(name: str, given: Given) -> Any:
         return max(1, math.ceil(16 / (micro * (given.processes or 1))))
     if name == "learning_rate" and given.fork in ("ms-swift", "megatron-swift") and "use_peft" in given.options:
         return 1e-4 if given.options["use_peft"] else 1e-5
+    if name == "top_k" and _version(given) in ("0.14", "0.15") and given.options.get("use_vllm") is True:
+        return 0  # 50 is that of transformers' generation
     if given.fork == "axolotl" and name == "warmup_ratio" and "warmup_steps" in given.options:
         return 0.0
     if name in (own := fields.of_fork(given.fork, "defaults")):
@@ -149,6 +154,7 @@ def convert_run(options: Options) -> Options:
         passes, minibatches = max(mu * slices // window, 1), 1
     parts = options["multi_objective_aggregation"] == "normalize_then_sum"
     values: Options = {ours: options[theirs] for theirs, ours in TRL_NAMES.items()}
+    values |= {name: options[name] for name in (*SAMPLING, "mask_truncated_completions")}
     values |= {
         "scale_rewards": "batch" if parts else SCALES.get(options["scale_rewards"], options["scale_rewards"]),
         "advantage_estimator": "batch_mean" if parts else "group_mean",
@@ -171,7 +177,7 @@ def convert_run(options: Options) -> Options:
         values |= {"rollout_steps": None, "max_optimizer_steps": options["max_steps"]}
     if options["model_name_or_path"]:
         values |= {"model": "pretrained", "model.path": options["model_name_or_path"]}
-    return values
+    return selection.settle(values)
 
 
 def _schedule(options: Options) -> str:
@@ -366,6 +372,10 @@ def _write(settings: RunSettings, loss_type: str) -> Options:
         "off_policy_mask_threshold": run.off_policy_mask_threshold,
         **{theirs: given[ours] for ours, theirs in KERNEL_OPTIONS.get(kernel, {}).items()},
         **{theirs: getattr(run, ours) for theirs, ours in TRL_NAMES.items()},
+        "top_k": run.top_k,
+        "top_p": run.top_p or 1.0,
+        "min_p": run.min_p,
+        "mask_truncated_completions": bool(run.mask_truncated_completions),
         "scale_rewards": run.scale_rewards,
         "lr_scheduler_type": "cosine_with_min_lr" if has_floor else run.lr_scheduler_type,
         "lr_scheduler_kwargs": {"min_lr_rate": run.min_lr_ratio} if has_floor else None,

@@ -15,11 +15,12 @@ from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks import verl_options
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
 from grpolab.identity import dotted
+from grpolab.readers import selection, verl_selection
 from grpolab.readers import verl_keys as keys
 from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shorten
 from grpolab.readers.verl_files import EASY_DEFAULTS, EASY_WORDS, rename_keys
 from grpolab.readers.verl_files import read as read
-from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS, RENAMED
+from grpolab.readers.verl_keys import ACTOR, ALGORITHM, CARRIED, CORRECTION, ESTIMATORS, FILTER, RENAMED, ROLLOUT
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
@@ -88,6 +89,10 @@ def resolve_options(given: Given) -> Options:
     if not isinstance(options[BETAS], list | tuple) or len(options[BETAS]) != 2:
         raise RequestError(f"verl: {BETAS}={options[BETAS]} is not allowed: it must be a list of two numbers")
     options |= {keys.ONE_STEP: True} if keys.ONE_STEP in given.program and options[keys.TOTAL_STEPS] != 1 else {}
+    options[f"{FILTER}enable"] &= verl_selection.reads_filter(given.program, _version(given))
+    if "main_ppo" in given.program:  # which has no limit
+        options[f"{FILTER}max_num_gen_batches"] = 0
+    options[keys.MANAGER] = options[keys.MANAGER] or ("dapo" if "dapo" in given.program else "naive")
     if options[f"{CORRECTION}bypass_mode"]:
         options[MODE] = "bypass_mode"
     if options[MODE] == "gspo" and _version(given) < keys.GSPO_BY_KEY:
@@ -133,6 +138,8 @@ def convert_run(options: Options) -> Options:
         baseline, scale = "none", "none"
     rate = options[f"{ACTOR}optim.lr"]
     values: Options = {ours: options[theirs] for theirs, ours in VERL_NAMES.items()}
+    values |= {name: options[f"{ROLLOUT}{name}"] for name in ("top_k", "top_p")}
+    values |= verl_selection.translate(options)
     values |= {
         "num_minibatches": options[PROMPTS] // options[MINI],
         "advantage_estimator": baseline,
@@ -154,7 +161,7 @@ def convert_run(options: Options) -> Options:
         values["staleness"] = 1
     if options[keys.MODEL]:
         values |= {"model": "pretrained", "model.path": options[keys.MODEL]}
-    return values
+    return selection.settle(values)
 
 
 def _is_alone(options: Options) -> bool:
@@ -209,6 +216,9 @@ def explain_unread(given: Given, options: Options) -> Iterator[str]:
     if named.get(keys.KL_COEF) and named.get(keys.KL_LOSS) and (early or named.get(keys.KL_REWARD) is not True):
         why = f"with {keys.KL_LOSS}=True" if early else f"without {keys.KL_REWARD}=True"
         yield f"{keys.KL_COEF}={named[keys.KL_COEF]}: it does nothing {why}; kl_loss_coef weighs the KL"
+    if named.get(f"{FILTER}enable") is True and not verl_selection.reads_filter(given.program, 0):
+        ignored = "" if options[f"{FILTER}enable"] else ": this one does not"
+        yield f"{FILTER}enable=True: DAPO's trainers read it, and main_ppo since 0.{keys.FILTER_IN_PPO}{ignored}"
     room = named.get("actor_rollout_ref.rollout.max_model_len")
     lengths = [named.get(f"data.max_{part}_length") for part in ("prompt", "response")]
     longest = sum(length for length in lengths if isinstance(length, int))
@@ -261,6 +271,8 @@ def kind_of(name: str, given: Given) -> str:
     """Return what becomes of a key: it is carried, not carried, has no effect here, or is unknown."""
     name = RENAMED.get(name, name)
     named = _named(given)
+    if name in CARRIED and name.startswith(tuple(verl_selection.PARTS)):
+        return verl_selection.kind_of(name, resolve_options(given), named)
     if name in keys.NOT_READ or name in keys.NOT_CARRIED:
         quiet = keys.NOT_READ[name][0] if name in keys.NOT_READ else (CARRIED[name],)
         return "no effect" if named.get(name, quiet[0]) in quiet else "not carried"
@@ -299,6 +311,8 @@ def explain_defaults(given: Given, options: Options) -> Iterator[str]:
 
 def _acts(name: str, options: Options) -> bool:
     part = name.removeprefix(ACTOR)
+    if name.startswith((FILTER, "reward.")):
+        return bool(options[f"{FILTER if name.startswith(FILTER) else keys.OVERLONG}enable"])
     if part in ("kl_loss_coef", "kl_loss_type"):
         return bool(options[keys.KL_LOSS])
     if name.startswith(CORRECTION):
@@ -311,7 +325,7 @@ def _acts(name: str, options: Options) -> bool:
         return bool(options[keys.SCHEDULE] == "cosine" and not options[FLOOR_RATE])
     if name in (keys.SYNC, keys.BATCHES):
         return options[keys.STALENESS] is not None
-    return name not in (BOTH, SCALE, keys.MODEL, keys.TOTAL_STEPS, FLOOR_RATE, keys.ONE_STEP)
+    return name not in (BOTH, SCALE, keys.MODEL, keys.TOTAL_STEPS, FLOOR_RATE, keys.ONE_STEP, keys.LOG_PROBS)
 
 
 def explain_left_out(options: Options) -> Iterator[str]:
@@ -324,6 +338,7 @@ def explain_left_out(options: Options) -> Iterator[str]:
     for name, says in keys.NOT_CARRIED.items():
         if options[name] != CARRIED[name]:
             yield f"{name}={options[name]}: {says}"
+    yield from verl_selection.explain(options)
     if options[keys.KL_REWARD] and options[f"{ALGORITHM}kl_penalty"] not in ("kl", "k1"):
         yield f"{ALGORITHM}kl_penalty={options[f'{ALGORITHM}kl_penalty']}: the KL in the reward is k1 here"
     if options[keys.KL_REWARD] and options[keys.KL_LOSS]:
@@ -383,6 +398,8 @@ def _write(settings: RunSettings, mode: str, average: str) -> Options:
         HIGH: run.epsilon_high,
         f"{ACTOR}entropy_coeff": run.entropy_coef or 0.0,
         **{theirs: getattr(run, ours) for theirs, ours in VERL_NAMES.items()},
+        f"{ROLLOUT}top_k": run.top_k or -1,
+        f"{ROLLOUT}top_p": run.top_p or 1,
         MINI: run.prompts_per_step // run.num_minibatches,
         BETAS: [run.adam_beta1, run.adam_beta2],
         FLOOR: run.min_lr_ratio or 0.0,
