@@ -113,7 +113,7 @@ VERL: list[tuple[str, str, dict[str, Any], str]] = [
         rejected(geometric=[0.8, 1.25], worst=[0.818731, 1.221403]),  # sqrt(2 * 0.02) = 0.2
         "",
     ),
-    (PPO, f"{RULES}=seq_sum_k1 {RULES}_threshold=0.25_2", rejected(sequence=[0.5, 4.0]), ""),
+    (PPO, f"{RULES}=seq_sum_k1 {RULES}_threshold=0.25_2.0", rejected(sequence=[0.5, 4.0]), ""),
     (PPO, f"{RULES}=sequence {RULES}_threshold=4 {RULES}_threshold_lower=0.5", {}, "here each is one of token_k1"),
     (PPO, "algorithm.rollout_correction.rollout_token_veto_threshold=1e-4", {}, "bounds.worst is the like"),
     (
@@ -168,7 +168,10 @@ def test_vllm_of_the_first_trl_samples_from_all_tokens() -> None:
         assert convert("trl", Given(options, version="0.15"), composer().compose).settings.top_k == kept
 
 
-OPENRLHF = "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator group_norm --rollout.max_new_tokens 400"
+OPENRLHF = (
+    "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 4"
+)
+OPENRLHF = f"{OPENRLHF} --rollout.max_new_tokens 400"
 SKYRL = "python3 -m skyrl.train.entrypoints.main_base trainer.algorithm.advantage_estimator=grpo"
 SLIME = "python3 slime/train.py --rollout-batch-size 8 --n-samples-per-prompt 4 --num-rollout 3"
 SLIME_FILTER = (

@@ -373,7 +373,7 @@ class TableReader:
                 yield f"{key}={options[key]}: {meaning or f'here it is one of {known}; the preset stands for it'}"
         for key, (quiet, says) in {**self.not_carried, **self.told}.items():
             is_said = key in self.choices and isinstance(self._meaning(key, options), str)
-            for name in [] if is_said else fnmatch.filter({**given.options, **given.open}, key):
+            for name in [] if is_said else fnmatch.filter([*given.options, *given.open], key):
                 if (value := _written(given, name)) is not None and value not in quiet:
                     yield f"{name}={shorten(value)}: {says}"
 

@@ -34,7 +34,7 @@ def _share(values: Options) -> tuple[Options, str]:
     if "overlong_tokens" not in values:
         return {}, ""
     tokens, weight, end, longest = (values.get(word) for word in (*OVERLONG, "max_completion_length"))
-    if not all(isinstance(value, int | float) for value in (tokens, weight)):
+    if not isinstance(tokens, int | float) or not isinstance(weight, int | float):
         return {}, f"a penalty of {weight} over {tokens} tokens: the file alone does not say both"
     if not isinstance(longest, int | float) or end not in (None, longest):
         ends = "" if end is None else f" before {end}"

@@ -95,17 +95,21 @@ def translate(o: Mapping[str, Any]) -> Options:
     return {name: value for part in PARTS.values() for name, value in part(o)[0].items()}
 
 
+def _with_sizes(o: Mapping[str, Any], values: Options) -> Options:
+    return {"max_completion_length": o["data.max_response_length"], "num_generations": o[keys.GROUP], **values}
+
+
 def explain(o: Mapping[str, Any]) -> list[str]:
     """Return what is to be said of them."""
-    values = {"max_completion_length": o["data.max_response_length"], "num_generations": o[keys.GROUP], **translate(o)}
-    return [*(said for part in PARTS.values() for said in part(o)[1]), *selection.explain(values)]
+    said = [said for part in PARTS.values() for said in part(o)[1]]
+    return [*said, *selection.explain(_with_sizes(o, translate(o)))]
 
 
 def kind_of(name: str, o: Mapping[str, Any], named: Options) -> str:
     """Return whether one of their keys is carried, not carried, or has no effect, because its part is off."""
     part = next(part for part in PARTS if name.startswith(part))
     values, said = PARTS[part](o)
-    if len(selection.settle({"max_completion_length": o["data.max_response_length"], **values})) > 1:
+    if selection.settle(_with_sizes(o, values)).keys() - _with_sizes(o, {}).keys():
         return "carried"
     return "not carried" if said or values or named.get(f"{part}enable") is True else "no effect"
 
