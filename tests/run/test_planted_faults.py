@@ -15,7 +15,6 @@ from tiny import records, run_folder, tiny_parts, tiny_settings
 from grpolab.doctor import CAUSES, faults
 from grpolab.grpo.batch import Rollout
 from grpolab.grpo.model import Policy, old_log_probs
-from grpolab.grpo.rollout import PromptStream
 from grpolab.grpo.step import Diverged, Learner, Update
 from grpolab.paths import Results, project_root
 from grpolab.registry import FAULTS, resolve
@@ -135,7 +134,8 @@ def test_visible_padding_changes_what_the_trainer_sees_and_nothing_else(journal:
     assert all(one["gap/first_pass"] > 1e-3 for one in journal("visible_padding", "rollout", **SAMPLER))
     parts, rollout = planted("visible_padding")
     assert apart(parts.state.policy, rollout) > 1e-3
-    own = tiny_parts().learner.collector.next(parts.state.policy, 0, [], PromptStream())
+    fresh = tiny_parts()
+    own = fresh.learner.collector.next(parts.state.policy, 0, [], fresh.state.stream)
     assert torch.equal(own.batch.sampler_log_probs_BT, rollout.batch.sampler_log_probs_BT)
     assert torch.equal(rollout.batch.prompts.tokens_PL[:, faults.PADDING :], own.batch.prompts.tokens_PL)
 

@@ -31,8 +31,9 @@ from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.grpo.mismatch import rejection_metrics
 from grpolab.grpo.model import Policy, apply_to_tokens, old_log_probs, prefix_places, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
+from grpolab.grpo.prompts import PromptStream
 from grpolab.grpo.ratios import interpolated_log_probs
-from grpolab.grpo.rollout import Collector, PromptStream
+from grpolab.grpo.rollout import Collector
 from grpolab.grpo.sampler import refresh_sampler
 from grpolab.registry import SURROGATES
 from grpolab.settings.objective import AdaptiveEntropySettings, Objective
@@ -72,10 +73,10 @@ class LearnerState:
 
     policy: Policy
     optimizer: AdamW
+    stream: PromptStream
     rollout_step: int = 0
     optimizer_step: int = 0
     stale_batches: list[Rollout] = field(default_factory=list)  # queue: sampled and not yet learnt from
-    stream: PromptStream = field(default_factory=PromptStream)  # of the prompts
     completions: int = 0  # sampled for the rollout steps so far
     entropy: EntropyControl | None = None  # only where the entropy bonus adapts
     gradient: Tensor | None = None  # of the last optimiser step, flat; only where consecutive ones are compared

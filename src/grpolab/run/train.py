@@ -19,7 +19,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from typing import Any
 import yaml
 
 from grpolab.grpo.processes import ALONE, Processes
-from grpolab.grpo.rollout import PromptStream
 from grpolab.grpo.step import Diverged, EntropyControl, Update, flat_weights, step_norm
 from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import DATA_PARALLEL, ENVIRONMENT_READ, resolve
@@ -156,7 +155,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         minibatches = learner.minibatches(policy, rollout.batch, step)
         tokens = int(rollout.batch.mask_BT.sum())
         recorder.lap("rollout")
-        measured = learner.collector.prompt_metrics(state.stream)
+        measured = state.stream.metrics()
         first_pass: list[Update] = []
         for iteration in range(settings.num_iterations):
             updates = []
@@ -265,7 +264,7 @@ def save_checkpoint(parts: RunParts, ending: Ending, recorder: Recorder) -> None
         ending={name: value for name, value in vars(ending).items() if name != "settings"},
         seconds=recorder.seconds,
         waiting=parts.learner.collector.state_dict(state.stale_batches),
-        stream=vars(state.stream),
+        stream=state.stream.state_dict(),
         completions=state.completions,
         **({"entropy": astuple(state.entropy)} if state.entropy else {}),
         **({"gradient": state.gradient} if state.gradient is not None else {}),
@@ -278,7 +277,7 @@ def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
     saved, problems = checkpoint.restore_state(folder / "checkpoint", state, partial(journal_misfit, folder))
     state.stale_batches = collector.load_state_dict(state.policy, state.rollout_step, saved.get("waiting", []))
     drawn = (state.rollout_step + len(state.stale_batches)) * parts.settings.prompts_per_step
-    state.stream = PromptStream(**saved.get("stream", {"place": drawn}))  # older checkpoints lack it
+    state.stream = replace(state.stream, **saved.get("stream", {"place": drawn}))  # older checkpoints lack it
     state.completions = saved.get("completions", state.rollout_step * parts.settings.batch_size)
     state.gradient = saved.get("gradient")
     if "entropy" in saved:
