@@ -78,7 +78,7 @@ def track_verify(arguments: argparse.Namespace) -> int:
 
 def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     """Return the results, the URI of their store, and the studies to track. Raises RequestError."""
-    from grpolab.sweep.ledger import planned_cells
+    from grpolab.studies.status import planned_cells
 
     results = results_of(arguments)
     uri = tracking_uri(results, arguments.uri)

@@ -55,7 +55,7 @@ def _study_of(study: str | None, results: Results) -> str:
 @command(RESULTS, option("study", nargs="?", metavar="STUDY"), JSON)
 def status(arguments: argparse.Namespace) -> None:
     """Say how far the cells of a study are."""
-    from grpolab.sweep.ledger import describe_status, status
+    from grpolab.studies.status import describe_status, status
 
     results = results_of(arguments)
     summaries = status(results, arguments.study and planned_name(results, arguments.study), time.time())

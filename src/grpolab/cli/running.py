@@ -53,7 +53,7 @@ def train(arguments: argparse.Namespace) -> int:
         return OK
     from grpolab.lint.rules import check_run
     from grpolab.lint.study_rules import check_plans
-    from grpolab.sweep.plan import cell_of, expand_multirun
+    from grpolab.studies.command_line import cell_of, expand_multirun
 
     overrides, name = arguments.overrides, arguments.name
     with _output(arguments.json_lines):

@@ -9,7 +9,7 @@ from grpolab.errors import RequestError
 from grpolab.look.live import written_meanwhile
 from grpolab.paths import DISK_ERRORS, REPORT_FILES, plain
 from grpolab.run_files import JOURNAL
-from grpolab.studies import drawing
+from grpolab.studies import drawing, said
 from grpolab.studies.looks import Looks, summarize, tally
 from grpolab.sweep import launch
 from grpolab.sweep.engine import WORKER_COMMAND, Engine
@@ -47,7 +47,7 @@ def sweep(
     has_trained, is_drawn = bool(todo), True
     with launch.interruptible(), engine if todo else nullcontext():
         request.write_plans(retry_failed)
-        launch.say_plan(request, todo)
+        said.say_plan(request, todo)
         if todo and report:
             file = request.results.output(request.name) / "report.html"
             say(f"to look at it meanwhile: {file} (from the first minute on), or `grpolab watch {request.name}`")
@@ -61,14 +61,14 @@ def sweep(
                     request, todo = _next_look(request, looks, engine, retry_failed)
                     request.write_plans(retry_failed)
                     if todo:
-                        launch.say_plan(request, todo)
+                        said.say_plan(request, todo)
             if not has_trained:
                 say("0 cells to train: every run has its outcome")
             # Before the mirror ends, so that figures and tables reach the tracking store too.
             if report and (has_trained or not _is_report_up_to_date(request)):
                 is_drawn = _draw(request)
     results, name = request.results, request.name
-    launch.say_results(request)
+    said.say_results(request)
     for sentence in drawing.unmet(results, name) if report else ():
         say(f"precondition {sentence}")
     if repeat:
@@ -76,8 +76,8 @@ def sweep(
     # Without `report` a report here is that of another command, of other runs.
     files = [results.output(name) / file for file in REPORT_FILES if report]
     places = [str(file) for file in files if file.exists()]
-    places += [launch.ui_command(name, results)] if request.tracking_uri else []
-    return launch.say_end(request.states(), request.labels, results, places, is_drawn)
+    places += [said.ui_command(name, results)] if request.tracking_uri else []
+    return said.say_end(request.states(), request.labels, results, places, is_drawn)
 
 
 def _next_look(request: Request, looks: Looks, engine: Engine, retry_failed: bool) -> tuple[Request, list[Job]]:

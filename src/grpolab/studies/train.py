@@ -9,11 +9,13 @@ from types import FrameType
 
 from grpolab.paths import Results
 from grpolab.studies import drawing
+from grpolab.studies.command_line import plan_of_run, refuse_taken_name
+from grpolab.studies.said import average_runs, result_lines, say_constant_rewards, say_end, ui_command
 from grpolab.sweep.engine import TICK_SECONDS, Engine, Listener
 from grpolab.sweep.jobs import WARM_START, Job, Schedule, check_plans, run_job, warm_start_jobs, write_plans
-from grpolab.sweep.launch import interruptible, mirrored, say_constant_rewards, say_end, ui_command
-from grpolab.sweep.ledger import JournalReader, average_runs, cell_state, result_lines, set_failure_aside
-from grpolab.sweep.plan import Cell, plan_of_run, refuse_taken_name
+from grpolab.sweep.launch import interruptible, mirrored
+from grpolab.sweep.ledger import JournalReader, cell_state, set_failure_aside
+from grpolab.sweep.plan import Cell
 from grpolab.sweep.progress import Estimate, send, show_progress
 from grpolab.sweep.worker import LEFT, do_job
 from grpolab.terminal import say

@@ -1,37 +1,24 @@
-"""Train the jobs of a request on an engine, mirror them to the tracking store, and say what came out."""
+"""Train the jobs of a request on an engine, and mirror them to the tracking store meanwhile."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 from grpolab.errors import Damaged
-from grpolab.paths import Results, project_root
+from grpolab.paths import Results
 from grpolab.registry import resolve
 from grpolab.run import tracking
 from grpolab.run_files import read_warm_start
 from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerPool, WorkerStartError, worker_slots
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule
-from grpolab.sweep.ledger import (
-    TITLES,
-    CellState,
-    Facts,
-    JournalReader,
-    Record,
-    average_runs,
-    duration,
-    first_line,
-    format_row,
-)
-from grpolab.sweep.plan import Plan
-from grpolab.sweep.progress import Estimate, print_table, send, show_progress
+from grpolab.sweep.ledger import duration
+from grpolab.sweep.progress import Estimate, show_progress
 from grpolab.terminal import say
-from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
 
@@ -79,104 +66,6 @@ def make_estimate(request: Request, workers: int) -> Estimate:
         if made and made["steps"]:
             estimate.learn(WARM_START, cell.warm_start_cost, made["seconds"], whole=True)
     return estimate
-
-
-def say_plan(request: Request, todo: Sequence[Job]) -> None:
-    """Say how many runs the plans have, and how many are done."""
-    states = request.states()
-    done = {name for name, state in states.items() if state.outcome is not None}
-    studies = [
-        {"study": plan.study.name, "cells": len(plan.cells), "seeds": plan.seeds}
-        | {"done": sum(cell.signature in done for cell in plan.cells)}
-        for plan in request.plans
-        if plan.cells
-    ]
-    kinds, committed = Counter(job.kind for job in todo), sum(state.committed for state in states.values())
-    counts = {"runs": len(states), "done": len(states) - kinds[RUN], "committed": committed}
-    counts |= {"to_train": kinds[RUN], "warm_starts": kinds[WARM_START]}
-    if send("plan", studies=studies, **counts):
-        return
-    rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
-    print_table(("study", "cells", "seeds", "done"), rows)
-    shared = sum(len(plan.cells) for plan in request.plans) - len(states)
-    say(
-        f"{counts['runs']} different runs{f' ({shared} cells are shared)' if shared else ''}, {counts['done']} done"
-        + (f" ({committed} of them in {request.results.reference})" if committed else "")
-        + f", {kinds[RUN]} to train, {kinds[WARM_START]} warm start{'s' * (kinds[WARM_START] != 1)} to make"
-    )
-    claiming = request.plans[-1:] if request.plans[-1].hypotheses else request.plans  # primary hypotheses stand for all
-    if names := [plan.study.name for plan in claiming if not _is_registered(plan)]:
-        say(f"exploratory: hypotheses of {', '.join(names)} are not registered with these seeds (`grpolab register`)")
-
-
-def _is_registered(plan: Plan) -> bool:
-    """Return True if every hypothesis is registered with at least one of the plan's seeds."""
-    registered = {name for name, entry in plan.registered.items() if set(plan.seeds) & set(entry["seeds"])}
-    return registered >= plan.hypotheses.keys()
-
-
-def say_results(request: Request) -> None:
-    """Print a table for each study: the means of each variant over its runs."""
-    states = {name: state for name, state in request.states().items() if not state.committed and state.state != DAMAGED}
-    outcomes = {name: state.outcome for name, state in states.items() if state.outcome}
-    journals = {name: JournalReader(request.results.run(name)).read() for name in outcomes}
-    for plan in request.plans:
-        runs = defaultdict[str, list[tuple[Record, Facts]]](list)
-        for cell in plan.cells:
-            if cell.signature in outcomes:
-                runs[cell.variant].append((outcomes[cell.signature], journals[cell.signature].facts()))
-        rows = {variant: average_runs(pairs) for variant, pairs in runs.items()}
-        if rows and not send("results", study=plan.study.name, variants=rows):
-            say(f"{plan.study.name}: means over runs")
-            print_table(TITLES, [format_row(variant, row) for variant, row in rows.items()])
-    say_constant_rewards(journals, request.labels, request.results)
-
-
-def say_constant_rewards(journals: Mapping[str, JournalReader], labels: Mapping[str, str], results: Results) -> None:
-    """Say in how many runs every completion had the same reward, which leaves nothing to learn from."""
-    unmoved = {name: reward for name, journal in journals.items() if (reward := journal.constant_reward) is not None}
-    for name, reward in [*unmoved.items()][:1]:
-        place = f" in {len(unmoved)} of {len(journals)} runs, first {labels[name]}" if len(journals) > 1 else ""
-        advice = f"`grpolab diagnose {name}{results_option(results)}` says why"
-        say(f"the reward never moved{place}: it is {reward:g} for every completion of the run; {advice}")
-
-
-def results_option(results: Results) -> str:
-    """Return the option that names the results folder for another command; '' for the usual folder."""
-    return f" --results {results.root}" if results.root != project_root() / "results" else ""
-
-
-def say_end(
-    states: Mapping[str, CellState],
-    labels: Mapping[str, str],
-    results: Results,
-    places: Sequence[str] = (),
-    is_drawn: bool = True,
-) -> int:
-    """Say how the runs ended, and at which `places` to look. Return the exit code."""
-    counts = Counter(state.state for state in states.values())
-    runs = "1 run" if len(states) == 1 else f"{len(states)} runs"
-    say(f"{runs}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}")
-    for name, state in states.items():
-        if state.state in (FAILED, DAMAGED):
-            say(f"{state.state}: {labels[name]} ({name}): {first_line(state.outcome)}")
-    hints = {
-        FAILED: f"the whole error: outcome.json in {results.runs}/; --retry-failed runs them again",
-        DAMAGED: "damaged runs are left out of every report: --retry-failed trains them anew",
-        MISSING: "missing runs have no outcome: the same command goes on with them",
-    }
-    for state_name, hint in hints.items():
-        if counts[state_name]:
-            say(hint)
-    if places:
-        say(f"look: {', '.join(places)}")
-    code = 0 if is_drawn and sum(counts[name] for name in RESULTS) == len(states) else 1
-    send("end", counts=counts, exit_code=code)
-    return code
-
-
-def ui_command(study: str, results: Results) -> str:
-    return f"grpolab ui {study}{results_option(results)}"
 
 
 @contextmanager

@@ -1,0 +1,159 @@
+"""What a command that trains says before and after: its plan, the results of its runs, how they ended."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from grpolab.paths import Results, project_root
+from grpolab.sweep.jobs import RUN, WARM_START, Job, Request
+from grpolab.sweep.ledger import COURSE, CellState, Facts, JournalReader, Record, duration, first_line
+from grpolab.sweep.plan import Plan
+from grpolab.sweep.progress import print_table, send
+from grpolab.terminal import say
+from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
+
+_CLIP = "share of tokens, after a batch's first optimiser step"
+# Column of a table of results -> its two facts, their format, their meaning.
+COLUMNS = {
+    "accuracy": ("accuracy_start", "accuracy_end", COURSE, "held out: of one sampled answer, before -> after"),
+    "reward": ("reward_start", "reward_end", COURSE, "mean of a batch, first -> last"),
+    "clip low, high": ("clip_low", "clip_high", "{:.1%}, {:.1%}", _CLIP),
+    "entropy": ("entropy_start", "entropy_end", COURSE, "nat a token, first -> last batch"),
+    "token ratio": ("ratio_min", "ratio_max", "{:.3g} to {:.3g}", "smallest to largest"),
+}
+TITLES = ("variant", "runs", *COLUMNS, "a run")
+
+
+def say_plan(request: Request, todo: Sequence[Job]) -> None:
+    """Say how many runs the plans have, and how many are done."""
+    states = request.states()
+    done = {name for name, state in states.items() if state.outcome is not None}
+    studies = [
+        {"study": plan.study.name, "cells": len(plan.cells), "seeds": plan.seeds}
+        | {"done": sum(cell.signature in done for cell in plan.cells)}
+        for plan in request.plans
+        if plan.cells
+    ]
+    kinds, committed = Counter(job.kind for job in todo), sum(state.committed for state in states.values())
+    counts = {"runs": len(states), "done": len(states) - kinds[RUN], "committed": committed}
+    counts |= {"to_train": kinds[RUN], "warm_starts": kinds[WARM_START]}
+    if send("plan", studies=studies, **counts):
+        return
+    rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
+    print_table(("study", "cells", "seeds", "done"), rows)
+    shared = sum(len(plan.cells) for plan in request.plans) - len(states)
+    say(
+        f"{counts['runs']} different runs{f' ({shared} cells are shared)' if shared else ''}, {counts['done']} done"
+        + (f" ({committed} of them in {request.results.reference})" if committed else "")
+        + f", {kinds[RUN]} to train, {kinds[WARM_START]} warm start{'s' * (kinds[WARM_START] != 1)} to make"
+    )
+    claiming = request.plans[-1:] if request.plans[-1].hypotheses else request.plans  # primary hypotheses stand for all
+    if names := [plan.study.name for plan in claiming if not _is_registered(plan)]:
+        say(f"exploratory: hypotheses of {', '.join(names)} are not registered with these seeds (`grpolab register`)")
+
+
+def _is_registered(plan: Plan) -> bool:
+    """Return True if every hypothesis is registered with at least one of the plan's seeds."""
+    registered = {name for name, entry in plan.registered.items() if set(plan.seeds) & set(entry["seeds"])}
+    return registered >= plan.hypotheses.keys()
+
+
+def say_results(request: Request) -> None:
+    """Print a table for each study: the means of each variant over its runs."""
+    states = {name: state for name, state in request.states().items() if not state.committed and state.state != DAMAGED}
+    outcomes = {name: state.outcome for name, state in states.items() if state.outcome}
+    journals = {name: JournalReader(request.results.run(name)).read() for name in outcomes}
+    for plan in request.plans:
+        runs = defaultdict[str, list[tuple[Record, Facts]]](list)
+        for cell in plan.cells:
+            if cell.signature in outcomes:
+                runs[cell.variant].append((outcomes[cell.signature], journals[cell.signature].facts()))
+        rows = {variant: average_runs(pairs) for variant, pairs in runs.items()}
+        if rows and not send("results", study=plan.study.name, variants=rows):
+            say(f"{plan.study.name}: means over runs")
+            print_table(TITLES, [format_row(variant, row) for variant, row in rows.items()])
+    say_constant_rewards(journals, request.labels, request.results)
+
+
+def say_constant_rewards(journals: Mapping[str, JournalReader], labels: Mapping[str, str], results: Results) -> None:
+    """Say in how many runs every completion had the same reward, which leaves nothing to learn from."""
+    unmoved = {name: reward for name, journal in journals.items() if (reward := journal.constant_reward) is not None}
+    for name, reward in [*unmoved.items()][:1]:
+        place = f" in {len(unmoved)} of {len(journals)} runs, first {labels[name]}" if len(journals) > 1 else ""
+        advice = f"`grpolab diagnose {name}{results_option(results)}` says why"
+        say(f"the reward never moved{place}: it is {reward:g} for every completion of the run; {advice}")
+
+
+def results_option(results: Results) -> str:
+    """Return the option that names the results folder for another command; '' for the usual folder."""
+    return f" --results {results.root}" if results.root != project_root() / "results" else ""
+
+
+def say_end(
+    states: Mapping[str, CellState],
+    labels: Mapping[str, str],
+    results: Results,
+    places: Sequence[str] = (),
+    is_drawn: bool = True,
+) -> int:
+    """Say how the runs ended, and at which `places` to look. Return the exit code."""
+    counts = Counter(state.state for state in states.values())
+    runs = "1 run" if len(states) == 1 else f"{len(states)} runs"
+    say(f"{runs}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}")
+    for name, state in states.items():
+        if state.state in (FAILED, DAMAGED):
+            say(f"{state.state}: {labels[name]} ({name}): {first_line(state.outcome)}")
+    hints = {
+        FAILED: f"the whole error: outcome.json in {results.runs}/; --retry-failed runs them again",
+        DAMAGED: "damaged runs are left out of every report: --retry-failed trains them anew",
+        MISSING: "missing runs have no outcome: the same command goes on with them",
+    }
+    for state_name, hint in hints.items():
+        if counts[state_name]:
+            say(hint)
+    if places:
+        say(f"look: {', '.join(places)}")
+    code = 0 if is_drawn and sum(counts[name] for name in RESULTS) == len(states) else 1
+    send("end", counts=counts, exit_code=code)
+    return code
+
+
+def ui_command(study: str, results: Results) -> str:
+    return f"grpolab ui {study}{results_option(results)}"
+
+
+def format_facts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return facts as texts by column, '' if one is not known."""
+    return {
+        name: form.format(facts[first], facts[last]) if {first, last} <= facts.keys() else ""
+        for name, (first, last, form, _) in COLUMNS.items()
+    }
+
+
+def result_lines(outcome: Record, facts: Facts) -> list[str]:
+    """Return the outcome of one run, and a line for each fact."""
+    seconds = f" in {duration(outcome['seconds'])}" if outcome.get("seconds") else ""
+    steps = {"rollout_steps": "rollout steps", "optimizer_steps": "optimiser steps"}
+    done = ", ".join(f"{outcome[key]} {words}" for key, words in steps.items() if outcome.get(key))
+    reason = f": {outcome['reason']}" if outcome.get("reason") else ""
+    lines = [f"  {name:<15} {text:<18} {COLUMNS[name][-1]}" for name, text in format_facts(facts).items() if text]
+    return [f"{outcome['outcome']}{seconds}{': ' + done if done else ''}{reason}", *lines]
+
+
+def average_runs(runs: Sequence[tuple[Record, Facts]]) -> Record:
+    """Return the number of a variant's runs by outcome, and each fact's mean over them (for ratios, the extreme)."""
+    row: Record = {"runs": dict(Counter(outcome["outcome"] for outcome, _ in runs))}
+    for name in dict.fromkeys(name for _, facts in runs for name in facts):
+        values = [facts[name] for _, facts in runs if name in facts]
+        row[name] = {"ratio_min": min, "ratio_max": max}.get(name, fmean)(values)
+    seconds = [outcome["seconds"] for outcome, _ in runs if outcome.get("seconds")]
+    return row | ({"seconds": fmean(seconds)} if seconds else {})
+
+
+def format_row(variant: str, row: Record) -> list[str]:
+    """Return a variant's averages as the texts below TITLES."""
+    runs = ", ".join(f"{count} {outcome}" for outcome, count in row["runs"].items())
+    return [variant, runs, *format_facts(row).values(), duration(row["seconds"]) if "seconds" in row else ""]
