@@ -13,7 +13,7 @@ from torch import Tensor
 from grpolab import seeds
 from grpolab.grpo.batch import Completions, Prompts
 from grpolab.grpo.model import Policy, decode_hidden, prefill
-from grpolab.grpo.processes import Processes
+from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.sampler import EngineNoise
 from grpolab.grpo.sampling_mask import ALL_BITS, Truncation, log_mass, pack
 
@@ -63,8 +63,20 @@ def sample(
     choose: Choose = inverse_cdf,
     engine: EngineNoise | None = None,
     truncation: Truncation | None = None,
+    processes: Processes = ALONE,
 ) -> Completions:
-    """Sample `group` completions of every prompt, of at most T tokens; rows of one prompt stand together."""
+    """Sample `group` completions of every prompt, of at most T tokens; rows of one prompt stand together.
+
+    Each of several processes samples a share of the prompts, with those prompts' noise.
+    """
+    if processes.size > 1:
+        share_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
+        uniforms_NT = uniforms_BT.unflatten(0, (-1, group))[share_P].flatten(0, 1)
+        engine = engine and replace(engine, prompts_P=engine.prompts_P[share_P.numpy()])
+        own = sample(policy, prompts.select(share_P), group, uniforms_NT, choose, engine, truncation).tensors()
+        by_prompt = zip(*(value.split(group) for value in own.values()), strict=True)
+        pieces_P = processes.gather([dict(zip(own, piece, strict=True)) for piece in by_prompt])
+        return Completions.join([Completions(**piece) for piece in pieces_P], policy.pad)
     with torch.inference_mode():
         uniforms_BT = uniforms_BT.to(policy.device)
         tokens, log_probs, masses, kept = _decode(policy, prompts, group, uniforms_BT, choose, engine, truncation)
@@ -143,28 +155,6 @@ def _decode(
             ended, token_N = now_ended, edges_N % V
         logits_NV = policy.logits(decode_hidden(policy, kv_cache, token_N[:, None]))[:, -1]
     return tokens, log_probs, masses, kept
-
-
-def sample_dealt(
-    processes: Processes,
-    policy: Policy,
-    prompts: Prompts,
-    group: int,
-    uniforms_BT: Tensor,
-    choose: Choose = inverse_cdf,
-    engine: EngineNoise | None = None,
-    truncation: Truncation | None = None,
-) -> Completions:
-    """Sample as `sample` does, with all processes: each samples a share of the prompts, with those prompts' noise."""
-    if processes.size == 1:
-        return sample(policy, prompts, group, uniforms_BT, choose, engine, truncation)
-    share_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
-    uniforms_NT = uniforms_BT.unflatten(0, (-1, group))[share_P].flatten(0, 1)
-    engine = engine and replace(engine, prompts_P=engine.prompts_P[share_P.numpy()])
-    sampled = sample(policy, prompts.select(share_P), group, uniforms_NT, choose, engine, truncation).tensors()
-    columns = zip(*(value.split(group) for value in sampled.values()), strict=True)
-    pieces_P = processes.gather([dict(zip(sampled, piece, strict=True)) for piece in columns])
-    return Completions.join([Completions(**piece) for piece in pieces_P], policy.pad)
 
 
 def prompt_rows(prompts: Prompts, group: int) -> Tensor:

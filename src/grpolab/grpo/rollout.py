@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grpolab.grpo.advantages import Scored, advantages, normalized_sum, weighted_sum, whiten
 from grpolab.grpo.batch import Completions, Prompts, Rollout, TrainingBatch, decode, prompt_tensors
-from grpolab.grpo.decoding import most_likely, prompt_rows, sample_dealt, sampling_noise
+from grpolab.grpo.decoding import inverse_cdf, most_likely, prompt_rows, sample, sampling_noise
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.processes import ALONE, Processes
@@ -84,9 +84,9 @@ class Collector:
         noise_BT = sampling_noise(settings.seed, "rollout", step, *size, first=first)
         dtype = settings.sampler_dtype if settings.sampler_dtype != "int8" else None  # its weights are rounded already
         sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
-        prompts, engine = self._prompt_tensors(policy, examples_P), EngineNoise.of(settings, step, first)
-        group, cut = settings.num_generations, Truncation.of(settings)
-        completions = sample_dealt(self.processes, sampler, prompts, group, noise_BT, engine=engine, truncation=cut)
+        prompts, group = self._prompt_tensors(policy, examples_P), settings.num_generations
+        engine, truncation = EngineNoise.of(settings, step, first), Truncation.of(settings)
+        completions = sample(sampler, prompts, group, noise_BT, inverse_cdf, engine, truncation, self.processes)
         baseline_B = None
         if settings.advantage_estimator == "given":
             baseline_B = self._greedy_rewards(sampler, step, index, examples_P, prompts)
@@ -198,7 +198,7 @@ class Collector:
         """Return the reward of the greedy completion of each row's prompt, shape (B,)."""
         settings = self.settings
         blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
-        greedy = sample_dealt(self.processes, sampler, prompts, 1, blank_PT, most_likely)
+        greedy = sample(sampler, prompts, 1, blank_PT, most_likely, processes=self.processes)
         texts_P = decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT)
         parts = self._reward_parts(step, index, examples_P, greedy, texts_P)
         return total_reward(parts, settings.reward.weights_used).repeat_interleave(settings.num_generations)

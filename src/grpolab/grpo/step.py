@@ -173,7 +173,18 @@ class Learner:
         log_probs_BT, entropy_BT = concatenate(log_probs), concatenate(entropies)
         batch = self._with_old(state, minibatch, log_probs_BT, entropy_BT)
         inputs = loss_inputs(batch, log_probs_BT, entropy_BT, replace(totals, micro_batches=1), noise_BT)
-        update = replace(finish_update(total, grad_norm, batch, objective, inputs, losses), grad_cosine=cosine)
+        masks = ([getattr(loss.surrogate, name) for loss in losses] for name in SurrogateParts.__annotations__)
+        update = Update(
+            inputs=inputs,
+            log_ratio_BT=torch.where(inputs.mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0),
+            surrogate=SurrogateParts(*map(concatenate, masks)),
+            loss=total,
+            grad_norm=grad_norm,
+            batch=batch,
+            objective=objective,
+            whole_loss=losses[0] if len(losses) == 1 else None,
+            grad_cosine=cosine,
+        )
         if state.entropy and settings.adaptive_entropy and totals.tokens:
             state.entropy = state.entropy.after(update.tokens(entropy_BT).mean().item(), settings.adaptive_entropy)
         return update
@@ -325,25 +336,6 @@ def loss_inputs(
         rewards_B1=batch.rewards_B[:, None],
         group_B=batch.prompt_of_B,
         noise_BT=noise_BT,
-    )
-
-
-def finish_update(
-    loss: float, grad_norm: float, batch: TrainingBatch, objective: Objective, inputs: LossInputs, losses: list[Loss]
-) -> Update:
-    """Return the finished optimiser step, with its micro-batches' loss rows joined."""
-    masks = ([getattr(loss.surrogate, name) for loss in losses] for name in SurrogateParts.__annotations__)
-    log_ratio_BT = torch.where(inputs.mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0)
-    surrogate = SurrogateParts(*map(concatenate, masks))
-    return Update(
-        inputs=inputs,
-        log_ratio_BT=log_ratio_BT,
-        surrogate=surrogate,
-        loss=loss,
-        grad_norm=grad_norm,
-        batch=batch,
-        objective=objective,
-        whole_loss=losses[0] if len(losses) == 1 else None,
     )
 
 

@@ -65,7 +65,7 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
     evaluator = Evaluator(policy, task, score, held_out, *how, others)
     dataset: dict[str, Any] = {}
     for split, examples in (("train", train), ("evaluation", held_out)):
-        dataset |= {f"{split}_sha256": content_hash(examples), f"{split}_items": len(examples)}
+        dataset |= {f"{split}_sha256": content_hash(tuple(examples)), f"{split}_items": len(examples)}
     entropy = EntropyControl(settings.entropy_coef or 0.0) if settings.adaptive_entropy else None
     sampler = own_sampler(policy, settings)
     stream = PromptStream(settings, len(train))

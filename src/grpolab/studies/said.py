@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from grpolab.paths import Results, project_root
+from grpolab.run_files import Record
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request
-from grpolab.sweep.ledger import COURSE, CellState, Facts, JournalReader, Record, duration, first_line
+from grpolab.sweep.ledger import COURSE, CellState, Facts, JournalReader, duration, first_line
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.progress import print_table, send
 from grpolab.terminal import say

@@ -6,11 +6,11 @@ from collections import Counter
 
 from grpolab.paths import Results
 from grpolab.records import read_plan
+from grpolab.run_files import Record
 from grpolab.study_names import not_planned
 from grpolab.sweep.ledger import (
     RUNNING,
     CellState,
-    Record,
     cell_state,
     committed_outcomes,
     duration,

@@ -25,11 +25,10 @@ import psutil
 from grpolab.paths import DISK_ERRORS, PYTHON, Results, plain
 from grpolab.run.folder import record_failure
 from grpolab.run.memory import cores
+from grpolab.run_files import Record
 from grpolab.sweep.jobs import RUN, Job, Schedule
 from grpolab.sweep.ledger import no_outcome
 from grpolab.vocabulary import COMPLETED, FAILED
-
-Outcome = dict[str, Any]
 
 WORKER_COMMAND = (*PYTHON, "-m", "grpolab.sweep.worker")
 TICK_SECONDS = 0.5  # between two checks of limits and of other commands' outcomes
@@ -65,7 +64,7 @@ class Listener(Protocol):
     def started(self, job: Job, slot: int) -> None: ...
     def stepped(self, job: Job, step: int) -> None: ...
     def returned(self, job: Job, reason: str) -> None: ...
-    def finished(self, job: Job, outcome: Outcome) -> None: ...
+    def finished(self, job: Job, outcome: Record) -> None: ...
     def note(self, text: str) -> None: ...
 
 
@@ -139,7 +138,7 @@ class Engine(ABC):
         else:
             self.finish(job, {"outcome": FAILED, "reason": death.reason}, step)
 
-    def finish(self, job: Job, outcome: Outcome, step: int = 0) -> None:
+    def finish(self, job: Job, outcome: Record, step: int = 0) -> None:
         """Remove a finished job from the schedule; if it failed, record that, and fail the runs that waited for it."""
         if job.kind == RUN and outcome["outcome"] == FAILED:
             folder = self.results.run(job.signature)

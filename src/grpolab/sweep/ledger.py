@@ -14,17 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from grpolab.errors import Damaged
 from grpolab.paths import Results, read_json
 from grpolab.records import outcome_or_damage
 from grpolab.run.lease import is_taken
 from grpolab.run.watch import Tail
-from grpolab.run_files import parse_object
+from grpolab.run_files import Record, parse_object
 from grpolab.vocabulary import MISSING, RESULTS
 
-Record = dict[str, Any]
 Facts = dict[str, float]
 
 RUNNING = "running"

@@ -20,10 +20,11 @@ from grpolab.paths import Results, commit, plain, project_root, read_json, write
 from grpolab.run.database import reason_of
 from grpolab.run.tracking import SQLITE
 from grpolab.run.watch import exclusive, is_held
+from grpolab.run_files import Record
 from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError
 from grpolab.sweep.jobs import RUN, Job, Request
 from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
-from grpolab.sweep.ledger import JournalReader, Record, duration
+from grpolab.sweep.ledger import JournalReader, duration
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.progress import Estimate, Progress, outcome_line, print_table
 from grpolab.sweep.tuning.arms import TRIAL, ArmTrials, TunedStudy, open_storage, override
