@@ -47,7 +47,8 @@ ARROWS = {
 IN_TRAINING = {
     "doctor/faults.py": {"grpo", "tasks"},
     "readers/trl_callback.py": {"run", "paths"},
-    "report/surrogate_tables.py": {"grpo", "settings"},  # and `grpolab geometry`, which computes with our own losses
+    # And `grpolab geometry`, which computes with our own losses.
+    "report/surrogate_tables.py": {"grpo", "settings", "frameworks"},
 }
 HEAVY = {"torch", "transformers", "datasets", "mlflow", "tokenizers"}
 NEVER = {
