@@ -12,13 +12,13 @@ from grpolab.paths import Results, read_json, write_text_atomic
 from grpolab.run.train import run
 from grpolab.run.warm_start import ensure
 from grpolab.studies.command_line import cell_of, expand_multirun
+from grpolab.studies.progress import Progress
 from grpolab.studies.sweep import sweep
 from grpolab.studies.train import train
 from grpolab.sweep.compose import compose
 from grpolab.sweep.engine import WorkerPool, worker_slots
 from grpolab.sweep.jobs import Request, Schedule
 from grpolab.sweep.plan import plans
-from grpolab.sweep.progress import Progress
 
 TINY = [
     *("task.length=3", "model.hidden_size=16", "model.layers=1", "prompts_per_step=2", "num_generations=4"),

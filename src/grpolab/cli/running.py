@@ -105,7 +105,7 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 def _output(as_events: bool) -> AbstractContextManager[None]:
     """Return a context in which the output is events for a program, or as usual."""
-    from grpolab.sweep.progress import json_lines
+    from grpolab.studies.progress import json_lines
 
     return json_lines() if as_events else nullcontext()
 
@@ -127,8 +127,8 @@ def register(arguments: argparse.Namespace) -> None:
 )
 def tune(arguments: argparse.Namespace) -> int:
     """Look for the best values of each arm of a study, with equal budgets (`tuning:` in its file)."""
+    from grpolab.studies.tune import tune
     from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
-    from grpolab.sweep.tuning.command import tune
     from grpolab.sweep.tuning.settings import tuned_file
 
     tuned = TunedStudy(load_tuned(arguments.study), arguments.overrides)

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import fmean
-from typing import Any
 
 from grpolab.paths import Results, project_root
 from grpolab.run_files import Record
+from grpolab.studies.facts import TITLES, Facts, JournalReader, average_runs, format_row
+from grpolab.studies.progress import print_table, send
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request
-from grpolab.sweep.ledger import COURSE, CellState, Facts, JournalReader, duration, first_line
+from grpolab.sweep.ledger import CellState, first_line
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.progress import print_table, send
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
-
-_CLIP = "share of tokens, after a batch's first optimiser step"
-# Column of a table of results -> its two facts, their format, their meaning.
-COLUMNS = {
-    "accuracy": ("accuracy_start", "accuracy_end", COURSE, "held out: of one sampled answer, before -> after"),
-    "reward": ("reward_start", "reward_end", COURSE, "mean of a batch, first -> last"),
-    "clip low, high": ("clip_low", "clip_high", "{:.1%}, {:.1%}", _CLIP),
-    "entropy": ("entropy_start", "entropy_end", COURSE, "nat a token, first -> last batch"),
-    "token ratio": ("ratio_min", "ratio_max", "{:.3g} to {:.3g}", "smallest to largest"),
-}
-TITLES = ("variant", "runs", *COLUMNS, "a run")
 
 
 def say_plan(request: Request, todo: Sequence[Job]) -> None:
@@ -124,37 +112,3 @@ def say_end(
 
 def ui_command(study: str, results: Results) -> str:
     return f"grpolab ui {study}{results_option(results)}"
-
-
-def format_facts(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return facts as texts by column, '' if one is not known."""
-    return {
-        name: form.format(facts[first], facts[last]) if {first, last} <= facts.keys() else ""
-        for name, (first, last, form, _) in COLUMNS.items()
-    }
-
-
-def result_lines(outcome: Record, facts: Facts) -> list[str]:
-    """Return the outcome of one run, and a line for each fact."""
-    seconds = f" in {duration(outcome['seconds'])}" if outcome.get("seconds") else ""
-    steps = {"rollout_steps": "rollout steps", "optimizer_steps": "optimiser steps"}
-    done = ", ".join(f"{outcome[key]} {words}" for key, words in steps.items() if outcome.get(key))
-    reason = f": {outcome['reason']}" if outcome.get("reason") else ""
-    lines = [f"  {name:<15} {text:<18} {COLUMNS[name][-1]}" for name, text in format_facts(facts).items() if text]
-    return [f"{outcome['outcome']}{seconds}{': ' + done if done else ''}{reason}", *lines]
-
-
-def average_runs(runs: Sequence[tuple[Record, Facts]]) -> Record:
-    """Return the number of a variant's runs by outcome, and each fact's mean over them (for ratios, the extreme)."""
-    row: Record = {"runs": dict(Counter(outcome["outcome"] for outcome, _ in runs))}
-    for name in dict.fromkeys(name for _, facts in runs for name in facts):
-        values = [facts[name] for _, facts in runs if name in facts]
-        row[name] = {"ratio_min": min, "ratio_max": max}.get(name, fmean)(values)
-    seconds = [outcome["seconds"] for outcome, _ in runs if outcome.get("seconds")]
-    return row | ({"seconds": fmean(seconds)} if seconds else {})
-
-
-def format_row(variant: str, row: Record) -> list[str]:
-    """Return a variant's averages as the texts below TITLES."""
-    runs = ", ".join(f"{count} {outcome}" for outcome, count in row["runs"].items())
-    return [variant, runs, *format_facts(row).values(), duration(row["seconds"]) if "seconds" in row else ""]

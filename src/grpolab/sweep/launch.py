@@ -1,4 +1,4 @@
-"""Train the jobs of a request on an engine, and mirror them to the tracking store meanwhile."""
+"""What a command that trains holds while it does: an engine, the tracking store's mirror, the handlers of signals."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
-from grpolab.errors import Damaged
 from grpolab.paths import Results
 from grpolab.registry import resolve
 from grpolab.run import tracking
-from grpolab.run_files import read_warm_start
-from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerPool, WorkerStartError, worker_slots
-from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule
+from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerPool, worker_slots
+from grpolab.sweep.jobs import Request
 from grpolab.sweep.ledger import duration
-from grpolab.sweep.progress import Estimate, show_progress
 from grpolab.terminal import say
-
-Draw = Callable[[Results, str], None]
 
 ENGINES = {  # launcher -> its engine, imported only if it is asked for
     "ray": "grpolab.sweep.cluster:RayEngine",
@@ -28,16 +23,6 @@ ENGINES = {  # launcher -> its engine, imported only if it is asked for
 }
 # Longest waits for the tracking store: at the end, and after Ctrl-C.
 MIRROR_SECONDS, INTERRUPTED_SECONDS = 600.0, 5.0
-
-
-def train(request: Request, todo: Sequence[Job], engine: Engine) -> None:
-    places = min(engine.places, len(todo))
-    try:
-        with show_progress(todo, make_estimate(request, places), request.results) as progress:
-            progress.note(f"workers: {places}; {progress.left()}")
-            engine.run(Schedule(todo), progress)
-    except WorkerStartError as error:
-        say(error)
 
 
 def make_engine(request: Request, jobs: int | None, command: Sequence[str] = WORKER_COMMAND) -> Engine:
@@ -51,21 +36,6 @@ def make_engine(request: Request, jobs: int | None, command: Sequence[str] = WOR
         return engine
     uses_gpu = any(cell.device == "cuda" for cell in settings)
     return WorkerPool(request.results, worker_slots(jobs, uses_gpu, threads), logs, command)
-
-
-def make_estimate(request: Request, workers: int) -> Estimate:
-    """Return an estimate that has learnt from the finished runs and warm starts in the results folder."""
-    estimate = Estimate(workers)
-    for name, state in request.states().items():
-        if state.outcome and state.outcome.get("seconds"):
-            estimate.learn(RUN, request.cells[name].cost, state.outcome["seconds"], whole=True)
-    for name, cell in {cell.warm_start: cell for cell in request.cells.values()}.items():
-        made = None
-        with suppress(Damaged):
-            made = read_warm_start(request.results.warm_start(name))
-        if made and made["steps"]:
-            estimate.learn(WARM_START, cell.warm_start_cost, made["seconds"], whole=True)
-    return estimate
 
 
 @contextmanager

@@ -6,35 +6,22 @@ No slow import: a thousand runs are read in a second.
 from __future__ import annotations
 
 import errno
-import math
 import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 from grpolab.errors import Damaged
 from grpolab.paths import Results, read_json
 from grpolab.records import outcome_or_damage
 from grpolab.run.lease import is_taken
-from grpolab.run.watch import Tail
 from grpolab.run_files import Record, parse_object
 from grpolab.vocabulary import MISSING, RESULTS
 
-Facts = dict[str, float]
-
 RUNNING = "running"
 LAST_BYTES = 4096  # at the end of a timing journal: more than one row
-# Metric -> name of the facts `<name>_start` and `<name>_end`, its first and last value.
-_COURSES = {
-    "eval/accuracy_expected": "accuracy",
-    "reward/mean": "reward",
-    "entropy/behaviour": "entropy",
-    "accuracy": "accuracy",  # in the journal of a warm start, on training prompts
-}
-COURSE = "{:.3f} -> {:.3f}"
 
 
 def duration(seconds: float) -> str:
@@ -106,72 +93,3 @@ def last_row(timing: Path) -> Record | None:
         return parse_object(rows[-1], str(timing)) if rows else None
     except (OSError, Damaged):
         return None
-
-
-class JournalReader:
-    """Reads a run's journal as it grows, each line once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._journal = Tail(folder / "journal.jsonl")
-        self._forget()
-
-    def _forget(self) -> None:
-        self._restarts = self._journal.restarts
-        self.clip_now: float | None = None  # clip/active of the last optimiser step
-        self._facts: Facts = {}
-        self._rewards = set[float]()  # two at most: enough to know that they differ
-        self._clipped: dict[bool, list[Facts]] = {False: [], True: []}  # True: after the first update of a batch
-
-    def read(self) -> JournalReader:
-        """Read the lines added since the last call; all of them if the journal was cut back to a checkpoint."""
-        records = []
-        with suppress(Damaged):  # this is for display; a reader of the whole journal reports the damage
-            records = self._journal.read()
-        if self._journal.restarts != self._restarts:
-            self._forget()
-        for record in records:
-            self._take(record)
-        return self
-
-    def _take(self, record: Record) -> None:
-        for metric, name in _COURSES.items():
-            if metric in record:
-                self._facts.setdefault(f"{name}_start", float(record[metric]))
-                self._facts[f"{name}_end"] = float(record[metric])
-        if {"reward/mean", "reward/std"} <= record.keys() and len(self._rewards) < 2:
-            mean, spread = float(record["reward/mean"]), float(record["reward/std"])
-            self._rewards |= {round(mean, 6), round(mean + spread, 6)}
-        if record.get("kind") != "update":
-            return
-        for end, extreme in (("min", min), ("max", max)):
-            if not math.isnan(value := float(record.get(f"ratio/token_{end}", math.nan))):
-                self._facts[f"ratio_{end}"] = extreme(self._facts.get(f"ratio_{end}", value), value)
-        if "clip/active" in record:
-            self.clip_now = float(record["clip/active"])
-            is_later = record["iteration"] > 0 or record["minibatch"] > 0
-            shares = {f"clip_{side}": float(record[f"clip/active_{side}"]) for side in ("low", "high")}
-            self._clipped[is_later].append(shares)
-
-    @property
-    def accuracy_now(self) -> float | None:
-        return self._facts.get("accuracy_end")
-
-    def facts(self) -> Facts:
-        """Return the first and last values of _COURSES, clip fractions and ratios, as far as the journal has them.
-
-        Clip fractions leave out the first optimiser step on each batch, where every ratio is 1, if there are others.
-        """
-        clipped = self._clipped[True] or self._clipped[False]
-        return self._facts | ({name: fmean(step[name] for step in clipped) for name in clipped[0]} if clipped else {})
-
-    @property
-    def constant_reward(self) -> float | None:
-        """The reward of every completion so far; None if they differ, or there is none."""
-        return next(iter(self._rewards)) if len(self._rewards) == 1 else None
-
-    def summarize(self) -> str:
-        """Return `accuracy 0.306 -> 0.415, clip 3.1%` for a running run, as far as it is known."""
-        ends = [self._facts[f"accuracy_{end}"] for end in ("start", "end") if f"accuracy_{end}" in self._facts]
-        parts = [f"accuracy {COURSE.format(*ends)}"] if ends else []
-        parts += [f"clip {self.clip_now:.1%}"] if self.clip_now is not None else []
-        return ", ".join(parts)

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from grpolab.paths import Results, project_root
+from grpolab.studies.tune import tune
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
-from grpolab.sweep.tuning.command import tune
 from grpolab.sweep.tuning.settings import tuned_file
 
 WORKER = (sys.executable, str(Path(__file__).parents[1] / "curve_worker.py"))
@@ -46,10 +46,10 @@ import sys
 sys.path.insert(0, {here!r})
 from tuning_project import WORKER, draw, score
 from grpolab.cli import main, running
-from grpolab.sweep.tuning import command
+from grpolab.studies import tune
 import functools
 running.quantities, running._draw = score, draw
-command.tune = functools.partial(command.tune, command=WORKER)
+tune.tune = functools.partial(tune.tune, command=WORKER)
 sys.exit(main({given!r}))
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,12 +21,13 @@ from grpolab.run.database import reason_of
 from grpolab.run.tracking import SQLITE
 from grpolab.run.watch import exclusive, is_held
 from grpolab.run_files import Record
+from grpolab.studies.facts import JournalReader
+from grpolab.studies.progress import Estimate, Progress, outcome_line, print_table
 from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError
 from grpolab.sweep.jobs import RUN, Job, Request
-from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
-from grpolab.sweep.ledger import JournalReader, duration
+from grpolab.sweep.launch import interruptible, make_engine, mirrored
+from grpolab.sweep.ledger import duration
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.progress import Estimate, Progress, outcome_line, print_table
 from grpolab.sweep.tuning.arms import TRIAL, ArmTrials, TunedStudy, open_storage, override
 from grpolab.sweep.tuning.search import WATCHED, Score, Tuner
 from grpolab.terminal import say
@@ -39,7 +40,7 @@ HEAD = "# Written by `grpolab tune {called}`: each arm's best values. A study na
 def tune(
     tuned: TunedStudy,
     compute_score: Score,
-    draw: Draw,
+    draw: Callable[[Results, str], None],
     tuned_file: Path,
     jobs: int | None = None,
     storage: str | None = None,
