@@ -71,7 +71,7 @@ def track_verify(arguments: argparse.Namespace) -> int:
 
     tracked = _tracked(arguments)
     tracking.set_environment()
-    from grpolab.run.tracking.verify import print_verification
+    from grpolab.studies.verify import print_verification
 
     return OK if print_verification(*tracked, arguments.json) else FAILURE
 

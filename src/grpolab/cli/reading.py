@@ -213,7 +213,7 @@ def watch(arguments: argparse.Namespace) -> None:
 @command(RESULTS, STUDY_HERE, option("--port", type=count, default=5000), URI)
 def ui(arguments: argparse.Namespace) -> None:
     """Open MLflow's pages, with a link to the study's charts."""
-    from grpolab.run.tracking import ui
+    from grpolab.studies import ui
 
     results = results_of(arguments)
     study = _study_of(arguments.study, results)

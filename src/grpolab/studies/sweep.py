@@ -12,8 +12,8 @@ from grpolab.run_files import JOURNAL, read_warm_start
 from grpolab.studies import drawing, said
 from grpolab.studies.looks import Looks, summarize, tally
 from grpolab.studies.progress import Estimate, send, show_progress
-from grpolab.sweep import launch
-from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerStartError
+from grpolab.studies.session import interruptible, mirrored
+from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerStartError, make_engine
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule
 from grpolab.sweep.ledger import committed_outcomes
 from grpolab.sweep.plan import Plan
@@ -41,17 +41,17 @@ def sweep(
     """
     request = Request(plans, count_committed=not repeat)
     todo = request.jobs(retry_failed)
-    engine = launch.make_engine(request, jobs, command)
+    engine = make_engine(request, jobs, command)
     if looks and not todo:  # go on to a look that has something to train; the plan on disk may be of a later one
         request, todo = _next_look(request, looks, engine, retry_failed)
     has_trained, is_drawn = bool(todo), True
-    with launch.interruptible(), engine if todo else nullcontext():
+    with interruptible(), engine if todo else nullcontext():
         request.write_plans(retry_failed)
         said.say_plan(request, todo)
         if todo and report:
             file = request.results.output(request.name) / "report.html"
             say(f"to look at it meanwhile: {file} (from the first minute on), or `grpolab watch {request.name}`")
-        with launch.mirrored(request.results, request.tracking_uri, request.name):
+        with mirrored(request.results, request.tracking_uri, request.name):
             live = written_meanwhile(request.results, request.name) if todo and report else nullcontext()
             with live:
                 while todo:

@@ -13,9 +13,9 @@ from grpolab.studies.command_line import plan_of_run, refuse_taken_name
 from grpolab.studies.facts import JournalReader, average_runs, result_lines
 from grpolab.studies.progress import Estimate, send, show_progress
 from grpolab.studies.said import say_constant_rewards, say_end, ui_command
+from grpolab.studies.session import interruptible, mirrored
 from grpolab.sweep.engine import TICK_SECONDS, Engine, Listener
 from grpolab.sweep.jobs import WARM_START, Job, Schedule, check_plans, run_job, warm_start_jobs, write_plans
-from grpolab.sweep.launch import interruptible, mirrored
 from grpolab.sweep.ledger import cell_state, set_failure_aside
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.worker import LEFT, do_job

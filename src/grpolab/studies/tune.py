@@ -23,9 +23,9 @@ from grpolab.run.watch import exclusive, is_held
 from grpolab.run_files import Record
 from grpolab.studies.facts import JournalReader
 from grpolab.studies.progress import Estimate, Progress, outcome_line, print_table
-from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError
+from grpolab.studies.session import interruptible, mirrored
+from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError, make_engine
 from grpolab.sweep.jobs import RUN, Job, Request
-from grpolab.sweep.launch import interruptible, make_engine, mirrored
 from grpolab.sweep.ledger import duration
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.tuning.arms import TRIAL, ArmTrials, TunedStudy, open_storage, override

@@ -1,41 +1,21 @@
-"""What a command that trains holds while it does: an engine, the tracking store's mirror, the handlers of signals."""
+"""What a command that trains holds while it does: the tracking store's mirror, and the handlers of signals."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from grpolab.paths import Results
-from grpolab.registry import resolve
 from grpolab.run import tracking
-from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerPool, worker_slots
-from grpolab.sweep.jobs import Request
 from grpolab.sweep.ledger import duration
 from grpolab.terminal import say
 
-ENGINES = {  # launcher -> its engine, imported only if it is asked for
-    "ray": "grpolab.sweep.cluster:RayEngine",
-    "slurm": "grpolab.sweep.cluster:SlurmEngine",
-}
 # Longest waits for the tracking store: at the end, and after Ctrl-C.
 MIRROR_SECONDS, INTERRUPTED_SECONDS = 600.0, 5.0
-
-
-def make_engine(request: Request, jobs: int | None, command: Sequence[str] = WORKER_COMMAND) -> Engine:
-    """Return the engine for a request, with `jobs` workers (default: what the machine has); nothing is started yet."""
-    settings = [cell.settings for cell in request.cells.values()]
-    threads, logs = max(cell.machine.threads for cell in settings), request.results.studies / request.name
-    if request.launcher:
-        engine: Engine = resolve(ENGINES[request.launcher.name])(
-            request.results, request.launcher, jobs, threads, logs / request.launcher.name
-        )
-        return engine
-    uses_gpu = any(cell.device == "cuda" for cell in settings)
-    return WorkerPool(request.results, worker_slots(jobs, uses_gpu, threads), logs, command)
 
 
 @contextmanager
