@@ -267,7 +267,10 @@ class Learner:
         computed = []
         for micro in self.processes.share(batch.micro_batches(self.settings.forward_size, policy.break_even)):
             (new, place_BT), (old, _) = (prefix_places(p, micro) for p in (policy, reference))
-            (kl_BT,) = apply_to_tokens(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
+            (kl_BT,) = apply_to_tokens(
+                lambda place_Y, tokens_Y, new_NV, old_NV: (exact_kl(new_NV, old_NV)[place_Y],),
+                *(place_BT, micro.tokens_BT, micro.mask_BT, new, old),
+            )
             computed.append((kl_BT[micro.mask_BT].double().sum().item(), int(micro.mask_BT.sum())))
         total, tokens = 0.0, 0  # not `sum`, which rounds differently from Python 3.12 on
         for kl, counted in self.processes.gather(computed):
@@ -286,11 +289,6 @@ def compare_gradients(state: LearnerState) -> float | None:
     if last is None or not (lengths := (last.norm() * state.gradient.norm()).item()):
         return None
     return (last @ state.gradient).item() / lengths
-
-
-def exact_kl_at(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor, reference_NV: Tensor) -> tuple[Tensor]:
-    """Return KL(policy || reference) over the vocabulary at each token's place, (Y,)."""
-    return (exact_kl(log_probs_NV, reference_NV)[place_Y],)
 
 
 def make_optimizer(policy: Policy, settings: Resolved) -> AdamW:

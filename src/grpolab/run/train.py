@@ -116,13 +116,8 @@ def _train_to_end(parts: RunParts, lease: Lease, on_step: OnStep, stop: Stop) ->
     """Run the loop from the last checkpoint, or from the start; save the weights at its end."""
     ending, recorder = resume(parts, lease.folder)
     state, divergence = parts.state, None
-
-    def check_lease_and_report(step: int) -> None:  # before the step's records and its checkpoint are written
-        lease.check()
-        on_step(step)
-
     try:
-        training_loop(parts, ending, recorder, check_lease_and_report, stop)
+        training_loop(parts, ending, recorder, lease.checked(on_step), stop)
     except Diverged as error:
         divergence = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
     finally:

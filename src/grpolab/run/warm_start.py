@@ -104,12 +104,7 @@ def _make(settings: Resolved, lease: Lease, on_step: OnStep) -> None:
     accuracy = None
     if steps:
         journal = Journal(folder / "journal.jsonl")
-
-        def check_lease_and_report(step: int) -> None:
-            lease.check()
-            on_step(step)
-
-        accuracy, steps = _train(settings, task, examples, policy, journal, check_lease_and_report)
+        accuracy, steps = _train(settings, task, examples, policy, journal, lease.checked(on_step))
         journal.close()
         lease.check()
         save_weights(folder / WEIGHTS, policy.weights())

@@ -60,7 +60,6 @@ class Cell:
 
     @property
     def warm_start(self) -> str:
-        """The signature of its warm start."""
         return self.settings.warm_start_signature
 
     @property
