@@ -45,9 +45,8 @@ def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     cumulative_BV = shares_BV.cumsum(-1)
     threshold_B1 = (uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:].double())).to(cumulative_BV.dtype)
     token_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)
-    return token_B.clamp(
-        max=log_probs_BV.shape[1] - 1
-    )  # NaN log-probs: any token will do, because the update ends the run as diverged
+    # With NaN log-probs any token will do, because the update ends the run as diverged.
+    return token_B.clamp(max=log_probs_BV.shape[1] - 1)
 
 
 def most_likely(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:

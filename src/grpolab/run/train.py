@@ -166,8 +166,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         if before is not None:
             measured["weights/step_norm"] = step_norm(policy, before)
         state.completions += len(rollout.texts_B)
-        ending.see_time(step + 1, processes.from_first(lambda: recorder.seconds))
-        ending.see_completions(step + 1, state.completions)
+        ending.see_used(step + 1, processes.from_first(lambda: recorder.seconds), state.completions)
         last = ending.reached(step + 1)
         if _is_due(settings.diagnostics.kl_ref_every, step + 1, last):
             measured["kl_ref/exact"] = learner.kl_to_reference(policy, rollout.batch)
@@ -222,17 +221,15 @@ class Ending:
         """Return True if the run is over after `finished` rollout steps."""
         return self.reason is not None or finished >= self.settings.planned_steps
 
-    def see_time(self, finished: int, seconds: float) -> None:
-        """End the run if its time is up: it took `seconds` for `finished` rollout steps."""
-        limit, planned = self.settings.max_seconds, self.settings.planned_steps
-        if limit is not None and seconds >= limit and finished < planned:
-            self.reason = f"max_seconds={limit:g} ended it after {finished} of {planned} rollout steps"
-
-    def see_completions(self, finished: int, sampled: int) -> None:
-        """End the run if it has sampled as many completions as it may; only with a filter this is not known before."""
-        limit, planned = self.settings.max_completions, self.settings.planned_steps
-        if limit is not None and sampled >= limit and finished < planned:
-            self.reason = f"max_completions={limit} ended it after {finished} of {planned} rollout steps"
+    def see_used(self, finished: int, seconds: float, completions: int) -> None:
+        """End the run if its time is up, or if it has all the completions that it may have: a filter samples more."""
+        settings, planned = self.settings, self.settings.planned_steps
+        for key, used, limit in (
+            ("max_seconds", seconds, settings.max_seconds),
+            ("max_completions", completions, settings.max_completions),
+        ):
+            if limit is not None and used >= limit and finished < planned:
+                self.reason = f"{key}={limit:.12g} ended it after {finished} of {planned} rollout steps"
 
     def see_evaluation(self, finished: int, metrics: dict[str, float]) -> None:
         """Count bad evaluations in a row; end the run after as many as its early stop allows."""
