@@ -15,7 +15,8 @@ from grpolab.grpo.batch import Completions, Prompts
 from grpolab.grpo.model import Policy, decode_hidden, prefill
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.sampler import EngineNoise
-from grpolab.grpo.sampling_mask import ALL_BITS, Truncation, log_mass, pack
+from grpolab.grpo.sampling_mask import ALL_BITS, likely_tokens, log_mass, pack
+from grpolab.settings.resolved import Resolved
 
 # A factor just below 1: a uniform number times the total stays below the total, however it is rounded.
 BELOW_ONE = 1 - 2.0**-52
@@ -61,12 +62,13 @@ def sample(
     uniforms_BT: Tensor,
     choose: Choose = inverse_cdf,
     engine: EngineNoise | None = None,
-    truncation: Truncation | None = None,
+    truncation: Resolved | None = None,
     processes: Processes = ALONE,
 ) -> Completions:
     """Sample `group` completions of every prompt, of at most T tokens; rows of one prompt stand together.
 
-    Each of several processes samples a share of the prompts, with those prompts' noise.
+    `truncation`: settings that keep unlikely tokens from being sampled. Each of several processes samples a share of
+    the prompts, with those prompts' noise.
     """
     if processes.size > 1:
         share_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
@@ -100,7 +102,7 @@ def _decode(
     uniforms_BT: Tensor,
     choose: Choose,
     engine: EngineNoise | None,
-    truncation: Truncation | None,
+    truncation: Resolved | None,
 ) -> tuple[list[Tensor], ...]:
     """Return, for each position, the tokens (B,) and their log-probs (B, 1).
 
@@ -123,10 +125,10 @@ def _decode(
         if engine is not None:
             log_probs_BV = engine.disturb(t, log_probs_BV)
         if truncation is not None:
-            kept_BV = truncation.kept(log_probs_BV)
+            kept_BV = likely_tokens(truncation, log_probs_BV)
             masses.append(log_mass(log_probs_BV, kept_BV))
             log_probs_BV = (log_probs_BV - masses[-1]).masked_fill(~kept_BV, -torch.inf)
-            if truncation.keeps_mask:
+            if truncation.keep_sampling_mask:
                 kept.append(pack(kept_BV))
         token_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad_id)
         tokens.append(token_B)

@@ -20,7 +20,6 @@ from grpolab.grpo.prompts import PromptStream, prompt_index
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
 from grpolab.grpo.sampler import EngineNoise
-from grpolab.grpo.sampling_mask import Truncation
 from grpolab.grpo.selection import LENGTH_PENALTIES, differs, most_varied, overlong
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD
@@ -85,7 +84,7 @@ class Collector:
         dtype = settings.sampler_dtype if settings.sampler_dtype != "int8" else None  # its weights are rounded already
         sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
         prompts, group = self._prompt_tensors(policy, examples_P), settings.num_generations
-        engine, truncation = EngineNoise.of(settings, step, first), Truncation.of(settings)
+        engine, truncation = EngineNoise.of(settings, step, first), settings if settings.truncates_sampling else None
         completions = sample(sampler, prompts, group, noise_BT, inverse_cdf, engine, truncation, self.processes)
         baseline_B = None
         if settings.advantage_estimator == "given":
