@@ -13,7 +13,6 @@ from typing import Any
 from grpolab.errors import Damaged
 from grpolab.run.watch import Tail
 from grpolab.run_files import Record
-from grpolab.sweep.ledger import duration
 
 Facts = dict[str, float]
 
@@ -35,6 +34,14 @@ COLUMNS = {
     "token ratio": ("ratio_min", "ratio_max", "{:.3g} to {:.3g}", "smallest to largest"),
 }
 TITLES = ("variant", "runs", *COLUMNS, "a run")
+
+
+def duration(seconds: float) -> str:
+    """Return `45 s`, `12 min` or `1 h 05 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 class JournalReader:
@@ -86,7 +93,7 @@ class JournalReader:
         return self._facts.get("accuracy_end")
 
     def facts(self) -> Facts:
-        """Return the first and last values of _COURSES, clip fractions and ratios, as far as the journal has them.
+        """Return the facts that COLUMNS names, as far as the journal has them.
 
         Clip fractions leave out the first optimiser step on each batch, where every ratio is 1, if there are others.
         """
@@ -100,8 +107,8 @@ class JournalReader:
 
     def summarize(self) -> str:
         """Return `accuracy 0.306 -> 0.415, clip 3.1%` for a running run, as far as it is known."""
-        ends = [self._facts[f"accuracy_{end}"] for end in ("start", "end") if f"accuracy_{end}" in self._facts]
-        parts = [f"accuracy {COURSE.format(*ends)}"] if ends else []
+        accuracy = format_facts(self._facts)["accuracy"]
+        parts = [f"accuracy {accuracy}"] if accuracy else []
         parts += [f"clip {self.clip_now:.1%}"] if self.clip_now is not None else []
         return ", ".join(parts)
 

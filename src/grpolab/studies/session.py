@@ -11,7 +11,7 @@ from types import FrameType
 
 from grpolab.paths import Results
 from grpolab.run import tracking
-from grpolab.sweep.ledger import duration
+from grpolab.studies.facts import duration
 from grpolab.terminal import say
 
 # Longest waits for the tracking store: at the end, and after Ctrl-C.

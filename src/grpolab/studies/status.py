@@ -7,8 +7,9 @@ from collections import Counter
 from grpolab.paths import Results
 from grpolab.records import read_plan
 from grpolab.run_files import Record
+from grpolab.studies.facts import duration
 from grpolab.study_names import not_planned
-from grpolab.sweep.ledger import RUNNING, CellState, cell_state, committed_outcomes, duration, first_line, last_row
+from grpolab.sweep.ledger import RUNNING, CellState, cell_state, committed_outcomes, first_line, last_row
 from grpolab.vocabulary import DAMAGED, FAILED
 
 

@@ -21,12 +21,11 @@ from grpolab.run.database import reason_of
 from grpolab.run.tracking import SQLITE
 from grpolab.run.watch import exclusive, is_held
 from grpolab.run_files import Record
-from grpolab.studies.facts import JournalReader
+from grpolab.studies.facts import JournalReader, duration
 from grpolab.studies.progress import Estimate, Progress, outcome_line, print_table
 from grpolab.studies.session import interruptible, mirrored
 from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError, make_engine
 from grpolab.sweep.jobs import RUN, Job, Request
-from grpolab.sweep.ledger import duration
 from grpolab.sweep.plan import Cell, Plan
 from grpolab.sweep.tuning.arms import TRIAL, ArmTrials, TunedStudy, open_storage, override
 from grpolab.sweep.tuning.search import WATCHED, Score, Tuner

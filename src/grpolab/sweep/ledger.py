@@ -1,4 +1,4 @@
-"""The state of a study's runs and their results so far, read from the run folders alone.
+"""The state of a study's runs, read from the run folders alone.
 
 No slow import: a thousand runs are read in a second.
 """
@@ -22,14 +22,6 @@ from grpolab.vocabulary import MISSING, RESULTS
 
 RUNNING = "running"
 LAST_BYTES = 4096  # at the end of a timing journal: more than one row
-
-
-def duration(seconds: float) -> str:
-    """Return `45 s`, `12 min` or `1 h 05 min`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def first_line(outcome: Record | None) -> str:
