@@ -119,8 +119,8 @@ def make_trainer(
 
 def plan_ours(folder: Path, name: str, overrides: Sequence[str], is_tracked: bool = False) -> Request:
     """Return a checked run of ours, with the plan that its mirror reads."""
+    from grpolab.studies.command_line import expand_multirun
     from grpolab.sweep.jobs import Request
-    from grpolab.sweep.plan import expand_multirun
 
     results, store = ("tracked", f"sqlite:///{folder}/ours.db") if is_tracked else ("bare", "null")
     machine = ["device=cpu", f"machine.results={folder}/{results}", f"machine.tracking_uri={store}"]

@@ -23,17 +23,10 @@ GOLDEN = Path(__file__).with_name("golden_run.json")
 TOLERANCE = {"rel": 2e-3, "abs": 1e-6}
 
 BASE: dict[str, Any] = {"warm_start": {"max_steps": 20}, "max_completion_length": 4, "rollout_steps": 4}
-FILLERS = {
-    "name": "filler_sorting",
-    "length": 2,
-    "max_fillers": 2,
-    "corruption_base": 0.1,
-    "corruption_per_filler": 0.1,
-}
-SMOOTH = {
-    "adam_epsilon": 0.01,
-    "learning_rate": 0.05,
-}  # Adam's usual epsilon turns rounding into direction at a gradient of 0
+CORRUPTED = {"corruption_base": 0.1, "corruption_per_filler": 0.1}
+FILLERS = {"name": "filler_sorting", "length": 2, "max_fillers": 2, **CORRUPTED}
+# Adam's usual epsilon turns rounding into direction at a gradient of 0.
+SMOOTH = {"adam_epsilon": 0.01, "learning_rate": 0.05}
 RUNS: dict[str, dict[str, Any]] = {
     "grpo on addition": BASE,
     "gspo with every option": BASE

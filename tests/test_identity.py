@@ -29,14 +29,8 @@ from grpolab.sweep.study import Study, load
 
 # For every setting another value that is allowed.
 OTHER: dict[str, Any] = {
-    **{
-        "seed": 1,
-        "fault": "aliased_old_policy",
-        "framework": "trl",
-        "task.digits": 2,
-        "reward.function": "module:reward",
-    },
-    **{"reward.weights.correct": 2.0, "reward.weights.format": 2.0, "warm_start.seed": 5},
+    **{"seed": 1, "fault": "aliased_old_policy", "framework": "trl", "task.digits": 2, "warm_start.seed": 5},
+    **{"reward.function": "module:reward", "reward.weights.correct": 2.0, "reward.weights.format": 2.0},
     **{"max_completions": 32, "max_optimizer_steps": 6, "max_seconds": 60.0},
     "early_stop": {"metric": "eval/accuracy_expected", "at_most": 0.05, "after": 2, "evaluations": 3},
     **{"importance_sampling_level": "sequence", "kernel": "ratio", "loss_form": "max_negative"},

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from grpolab.cli import main
 from grpolab.paths import Results, write_json_atomic, write_text_atomic
+from grpolab.studies.progress import Estimate, Progress, print_table
 from grpolab.sweep.jobs import RUN, Job
-from grpolab.sweep.progress import Estimate, Progress, print_table
 from grpolab.terminal import visible
 
 SOURCE = Path(__file__).parents[1] / "src" / "grpolab"

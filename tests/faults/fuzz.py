@@ -59,7 +59,8 @@ def project(folder: Path) -> Iterator[Path]:
         (folder / "results" / name).write_bytes(content)
     with contextlib.chdir(folder), patch.object(Request, "write_plans", stop):
         composer = Composer()  # one for all: conf/ stays as it is, and reading it takes longer than all the rest
-        with patch("grpolab.sweep.plan.Composer", lambda: composer):
+        places = ("grpolab.sweep.plan", "grpolab.studies.command_line")
+        with patch(f"{places[0]}.Composer", lambda: composer), patch(f"{places[1]}.Composer", lambda: composer):
             yield folder
 
 

@@ -28,11 +28,12 @@ from unwell import HOST, Broken, Dropping, Forbidding, LossyProxy, Passing, Slow
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.run.tracking import ENVIRONMENT, __main__, synchronise, ui
+from grpolab.run.tracking import ENVIRONMENT, __main__, synchronise
 from grpolab.run.tracking.mirror import StudyMirror
 from grpolab.run.tracking.store import Store, find_problem
-from grpolab.run.tracking.verify import print_verification, verify
+from grpolab.studies import ui
 from grpolab.studies.sweep import sweep
+from grpolab.studies.verify import print_verification, verify
 from grpolab.sweep.jobs import Request
 from grpolab.sweep.plan import plans
 

@@ -11,14 +11,15 @@ from tiny import VALUES
 
 from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import clip_conventions, compute_metrics
+from grpolab.frameworks.objectives import make_correction, make_objective
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.registry import FRAMEWORKS, RATIOS, SURROGATES
 from grpolab.run.assembly import loss_recipe
-from grpolab.settings.objective import Objective, SamplerCorrection
+from grpolab.settings.objective import Objective
 
 OPTIONS = VALUES["kernel_options"]
-PLAIN = Objective.of("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.5)
+PLAIN = make_objective("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.5)
 AXES: dict[str, Any] = {
     "log_ratio_clamp": 0.1,
     "dual_clip": 1.1,
@@ -29,7 +30,7 @@ AXES: dict[str, Any] = {
     "kl_output_clamp": 0.01,
     "top_entropy_quantile": 0.3,
     "off_policy_mask_threshold": -0.2,
-    "sampler_correction": SamplerCorrection.of("token", "mask", 0.9, 1.1),
+    "sampler_correction": make_correction("token", "mask", 0.9, 1.1),
 }
 # A framework's own KL, which has no room for these.
 FIXED = {
@@ -81,7 +82,7 @@ def test_a_key_that_is_set_acts_in_a_dialect_too(framework: str) -> None:
 def test_every_metric_that_is_logged_where_one_can_train_has_a_definition(framework: str) -> None:
     points = [PLAIN.but(beta=0.0, kl_estimator=None, kl_gradient=None), PLAIN.but(kl_gradient="score_function")]
     for level in ("sequence", "geometric"):
-        points.append(PLAIN.but(sampler_correction=SamplerCorrection.of(level, "mask", 0.9, 1.1)))
+        points.append(PLAIN.but(sampler_correction=make_correction(level, "mask", 0.9, 1.1)))
     for kernel, level in product(SURROGATES, RATIOS):
         points.append(PLAIN.but(importance_sampling_level=level, kernel=kernel, kernel_options=OPTIONS))
     for point in points:

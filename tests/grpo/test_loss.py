@@ -13,13 +13,14 @@ from tiny import VALUES
 from torch import Tensor
 from torch.nn.functional import pad
 
+from grpolab.frameworks.objectives import make_objective
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals, aggregate
 from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts, policy_loss
 from grpolab.registry import AGGREGATIONS, SURROGATES, Surrogate
 from grpolab.settings.objective import Objective
 
-GRPO = Objective.of("token", "clipped", 0.2, 0.28, None, "min_positive", "sequence_mean", 0.0)
+GRPO = make_objective("token", "clipped", 0.2, 0.28, None, "min_positive", "sequence_mean", 0.0)
 GSPO = GRPO.but(importance_sampling_level="sequence")
 DAPO = GRPO.but(aggregation="token_mean_rollout")
 CISPO = DAPO.but(kernel="cispo", epsilon=1.0, epsilon_high=4.0)

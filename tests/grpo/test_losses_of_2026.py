@@ -11,6 +11,7 @@ from tiny import VALUES, tiny_parts
 from torch import Tensor
 
 from grpolab.errors import RequestError
+from grpolab.frameworks.objectives import make_objective
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss, surrogate
 from grpolab.settings.objective import Objective
@@ -36,7 +37,7 @@ def inputs_of(log_probs_BT: Tensor, old_BT: Tensor) -> LossInputs:
 
 def objective_of(kernel: str, options: dict[str, float] | None = None, **axes: Any) -> Objective:
     values = {"aggregation": "token_mean_minibatch", **axes}
-    return Objective.of(kernel=kernel, **values, kernel_options={**OPTIONS[kernel], **(options or {})})
+    return make_objective(kernel=kernel, **values, kernel_options={**OPTIONS[kernel], **(options or {})})
 
 
 def loss_and_gradient(objective: Objective, log_probs_BT: Tensor, old_BT: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,13 +13,13 @@ import torch
 from tiny import tiny_settings
 
 from grpolab import meanings, vocabulary
+from grpolab.frameworks.objectives import make_objective
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, surrogate
 from grpolab.grpo.metrics import UpdateTensors, histograms, update_metrics
 from grpolab.grpo.ratios import sequence_ratio, token_ratio
 from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.paths import project_root
-from grpolab.settings.objective import Objective
 
 ALL_ON = tiny_settings().diagnostics
 ALL_OFF = tiny_settings(diagnostics={"quantiles": False, "counterfactual": False}).diagnostics
@@ -50,7 +50,7 @@ def update_of(level: str = "token", **changes: Any) -> UpdateTensors:
     inputs = LossInputs(old_BT + log_ratio_BT, old_BT, A_B1, mask_BT, Totals.of(mask_BT), entropy_BT=entropy_BT)
     inputs = replace(inputs, **changes)
     ratio = {"token": token_ratio, "sequence": sequence_ratio}[level](log_ratio_BT, mask_BT)
-    objective = Objective.of(level, "clipped", 0.2, 0.28, None, "min_positive", "sequence_mean", 0.0)
+    objective = make_objective(level, "clipped", 0.2, 0.28, None, "min_positive", "sequence_mean", 0.0)
     return UpdateTensors(inputs, log_ratio_BT, surrogate(objective, inputs, log_ratio_BT, ratio))
 
 

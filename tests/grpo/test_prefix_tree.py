@@ -117,7 +117,7 @@ def test_an_update_is_that_of_the_plain_forward_for_every_task_framework_and_mic
         policy.load_weights(before)
         policy.break_even = break_even
         learner = replace(parts.learner, settings=settings.model_copy(update={"micro_batch_size": micro_batch_size}))
-        state = LearnerState(policy, make_optimizer(policy, settings))
+        state = LearnerState(policy, make_optimizer(policy, settings), parts.state.stream)
         update = learner.update(state, batch.with_trees(micro_batch_size, break_even), int(batch.mask_BT.sum()))
         return update.inputs.log_probs_BT[batch.mask_BT], update.loss, gradient_of(policy)
 

@@ -11,12 +11,13 @@ from pydantic import ValidationError
 from tiny import tiny_parts, tiny_settings
 from torch import Tensor
 
+from grpolab.frameworks.objectives import make_objective
 from grpolab.frameworks.verl_correction import reject
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.grpo.mismatch import rejection_metrics
 from grpolab.grpo.rejection import kept_tokens
-from grpolab.settings.objective import Objective, SamplerRejection
+from grpolab.settings.objective import SamplerRejection
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
 
@@ -124,7 +125,7 @@ def test_m2po_leaves_out_the_tokens_that_algorithm_1_leaves_out(policy: str, bud
 def test_a_rejected_token_gives_no_gradient_and_counts_in_the_denominator() -> None:
     inputs, rejection = random_inputs(1), rule(token=[0.8, 1.25])
     gradients: list[Tensor] = []
-    for objective in (Objective.of(), Objective.of(sampler_rejection=rejection)):
+    for objective in (make_objective(), make_objective(sampler_rejection=rejection)):
         inputs.log_probs_BT.grad = None
         policy_loss(objective, inputs).total.backward()
         assert inputs.log_probs_BT.grad is not None

@@ -16,12 +16,13 @@ from grpolab.grpo import model
 from grpolab.grpo.batch import TrainingBatch, prompt_tensors
 from grpolab.grpo.decoding import prompt_rows, sample, sampling_noise
 from grpolab.grpo.model import Policy, token_log_probs
-from grpolab.grpo.sampling_mask import Truncation, log_mass, pack, unpack
+from grpolab.grpo.sampling_mask import likely_tokens, log_mass, pack, unpack
 from grpolab.paths import Results
 from grpolab.run.train import run
+from grpolab.settings.resolved import Resolved
 
 TEXTS, GROUP, LENGTH = ["1+2=", "1234567+89=", "7="], 8, 5
-NUCLEUS = Truncation(top_k=None, top_p=0.6, min_p=None, keeps_mask=True)
+NUCLEUS = tiny_settings(top_p=0.6, keep_sampling_mask=True)
 
 
 @pytest.mark.parametrize("rules", [*itertools.product((None, 4), (None, 0.7), (None, 0.2))], ids=str)
@@ -31,7 +32,7 @@ def test_the_tokens_that_may_be_sampled_are_those_of_transformers(rules: tuple[A
     for value, warper in zip(rules, (TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper), strict=True):
         scores_BV = scores_BV if value is None else warper(value)(torch.empty(0), scores_BV)
     log_probs_BV = logits_BV.log_softmax(-1)
-    kept_BV = Truncation(*rules, keeps_mask=True).kept(log_probs_BV)
+    kept_BV = likely_tokens(tiny_settings(top_k=rules[0], top_p=rules[1], min_p=rules[2]), log_probs_BV)
     assert kept_BV.equal(scores_BV > -torch.inf)
     renormalised_BV = (log_probs_BV - log_mass(log_probs_BV, kept_BV)).masked_fill(~kept_BV, -torch.inf)
     torch.testing.assert_close(renormalised_BV, scores_BV.log_softmax(-1))
@@ -53,7 +54,7 @@ def sharp_policy() -> Policy:
     return policy
 
 
-def sampled(policy: Policy, truncation: Truncation | None) -> TrainingBatch:
+def sampled(policy: Policy, truncation: Resolved | None) -> TrainingBatch:
     prompts = prompt_tensors(policy.tokenizer, TEXTS, False, policy.device)
     noise_BT = sampling_noise(0, "rollout", 0, len(TEXTS), GROUP, LENGTH)
     completions = sample(policy, prompts, GROUP, noise_BT, truncation=truncation)

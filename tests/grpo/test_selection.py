@@ -16,8 +16,8 @@ from tiny import gradient_of, records, run_folder, teach, tiny_parts, tiny_setti
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import aggregate
 from grpolab.grpo.batch import Rollout
-from grpolab.grpo.rollout import PromptStream
-from grpolab.grpo.selection import differs, group_range, linear, most_varied, overlong, pass_rate, pool_weights
+from grpolab.grpo.prompts import PromptStream, pool_weights, prompt_index
+from grpolab.grpo.selection import differs, group_range, linear, most_varied, overlong, pass_rate
 from grpolab.paths import Results
 from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.train import run
@@ -61,7 +61,7 @@ def verls_batch(metric_NPG: list[np.ndarray], wanted: int) -> tuple[int, list[in
 def test_a_refilled_batch_is_the_one_of_verls_trainer() -> None:
     """The same prompts and noise as verl would be given, batch after batch; the rest of the last batch is lost."""
     parts, plain = taught(**REFILL), taught(prompts_per_step=32)
-    stream = PromptStream()
+    stream = parts.state.stream
     rollout = parts.learner.collector.rollout(parts.state.policy, 0, stream)
     all_sampled = plain.learner.collector.rollout(plain.state.policy, 0)  # 32 prompts at once: the 8 batches of 4
     right_NPG = list(all_sampled.parts["correct"].view(8, 4, 3).numpy())
@@ -239,9 +239,10 @@ def test_a_down_sampled_group_compares_its_kept_completions_alone() -> None:
 
 def next_places(seen: dict[int, float], steps: int = 50, **rule: Any) -> tuple[list[int], int]:
     """The prompts of some rollout steps, by index, if that was seen of them; and how many places that took."""
-    collector, stream = tiny_parts(**rule).learner.collector, PromptStream(seen=seen)
-    places = [place for _ in range(steps) for place in collector._next_places(stream)]
-    return [collector._index(place) for place in places], stream.place
+    settings, size = tiny_settings(**rule), len(tiny_parts().learner.collector.examples)
+    stream = PromptStream(settings, size, seen=seen)
+    places = [place for _ in range(steps) for place in stream.next_places()]
+    return [prompt_index(settings.seed, size, place) for place in places], stream.place
 
 
 def test_a_prompt_that_is_nearly_always_right_is_not_sampled_again() -> None:
@@ -262,10 +263,19 @@ def test_a_prompt_whose_groups_were_equal_is_sampled_again_by_chance() -> None:
     assert shares == pytest.approx(np.array([1, 0.4, 0.16]) / 1.56, abs=0.06)
     assert len(indices) / places == pytest.approx(1.56 / 3, abs=0.06)
     parts = tiny_parts(revisit_equal_groups=0.4)
-    stream = PromptStream(seen=dict.fromkeys(range(size), 2.0))
+    stream = PromptStream(parts.settings, size, seen=dict.fromkeys(range(size), 2.0))
     rollout = parts.learner.collector.rollout(parts.state.policy, 0, stream)
-    counts = [stream.seen[parts.learner.collector._index(place)] for place in rollout.places]
+    counts = [stream.seen[prompt_index(parts.settings.seed, size, place)] for place in rollout.places]
     assert counts == [0.0 if differ else 3.0 for differ in differs(rollout.rewards_B.view(4, 4))]
+
+
+def test_chance_passes_over_an_epoch_of_prompts_and_no_more() -> None:
+    size = len(tiny_parts().learner.collector.examples)
+    hopeless = dict.fromkeys(range(size), 1e6)  # a probability of 0 for every prompt
+    assert next_places(hopeless, 1, revisit_equal_groups=0.5)[1] == size + 4
+    some_left = hopeless | dict.fromkeys(range(0, size, 4), 0.0)
+    indices, _ = next_places(some_left, 50, revisit_equal_groups=0.5)
+    assert {index % 4 for index in indices} == {0}  # a batch that finds its prompts in time takes no other
 
 
 def test_a_run_counts_the_prompts_that_it_leaves_out(results: Results) -> None:

@@ -13,12 +13,13 @@ from tiny import VALUES
 from torch import Tensor
 
 from grpolab.frameworks.kernels import clip_cov, kl_cov
+from grpolab.frameworks.objectives import make_objective
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, SurrogateParts, surrogate
 from grpolab.grpo.surrogates import clipped
 from grpolab.settings.objective import Objective
 
-GRPO = Objective.of("token", "clipped", 0.2, 0.2, None, "min_positive", "sequence_mean", 0.0)
+GRPO = make_objective("token", "clipped", 0.2, 0.2, None, "min_positive", "sequence_mean", 0.0)
 
 
 def inputs_of(log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages: Tensor, **also: Tensor) -> LossInputs:

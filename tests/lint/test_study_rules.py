@@ -36,10 +36,7 @@ SPEAKS: dict[str, list[tuple[Plan, str]]] = {  # rule -> studies that break it, 
         (plan({"cap": ["delta=2.0"], "dual": ["dual_clip=2.0"]}), "delta above"),
         (plan(LOSSES, "max_completion_length=1"), "one token"),
     ],
-    "same-at-equal-lengths": [
-        (plan(LOSSES, SORTING), "one length"),
-        (plan(SCALED, SORTING), "arms grpo and dr_grpo"),
-    ],
+    "same-at-equal-lengths": [(plan(LOSSES, SORTING), "one length"), (plan(SCALED, SORTING), "arms grpo and dr_grpo")],
     "claim-about-equals": [
         (plan(GSPO, ONE, hypotheses=[claim("gspo", "grpo")]), "claims that gspo and grpo differ"),
         (plan(FORMS, **A_BEATS_B), "same function"),
@@ -49,9 +46,7 @@ SPEAKS: dict[str, list[tuple[Plan, str]]] = {  # rule -> studies that break it, 
         (plan(SCALED), "arm dr_grpo has gradients that are a mean's times the mean length over max_completion_length"),
         (plan(SCALED, hypotheses=[claim("dr_grpo", "grpo")]), "learning_rate=0.0003 and max_grad_norm=1"),
     ],
-    "reuse-costs-rollouts": [
-        (plan(MU, *UPDATES), "4 updates per batch get 2560 completions and 1 get"),
-    ],
+    "reuse-costs-rollouts": [(plan(MU, *UPDATES), "4 updates per batch get 2560 completions and 1 get")],
     "seeds-of-two-uses": [
         (plan(FORMS, seeds=[0, 1, 1000]), "seeds=1000 are for tuning: a study's are below 900 or from 2000 on"),
         (plan(FORMS, seeds=[1000], **A_BEATS_B), "seeds=1000 are for tuning: a study's are below 900 or from 2000 on"),

@@ -26,8 +26,8 @@ from grpolab.report.plans import default_study
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
 from grpolab.report.text import number
+from grpolab.studies.command_line import cell_of
 from grpolab.sweep.compose import compose
-from grpolab.sweep.plan import cell_of
 
 TWO_ARMS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
 

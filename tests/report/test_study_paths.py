@@ -15,7 +15,7 @@ from report_results import write_study
 from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root
-from grpolab.run.tracking import ui
+from grpolab.studies import ui
 from grpolab.study_names import study_file, within_project
 from grpolab.sweep.plan import plans
 

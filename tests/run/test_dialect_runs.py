@@ -14,13 +14,14 @@ from tiny import records, run_folder, tiny_settings
 
 from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import clip_conventions, compute_metrics
+from grpolab.frameworks.objectives import make_correction
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
 from grpolab.meanings import CLIP_METRIC, METRICS, convention
 from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS
 from grpolab.run.train import run
-from grpolab.settings.objective import Objective, ObjectiveSettings, SamplerCorrection
+from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
 
@@ -108,7 +109,7 @@ def variants(objective: Objective) -> Iterator[Objective]:
     yield objective.but(beta=0.1, kl_estimator="k3", kl_gradient="plain", entropy_coef=0.01)
     yield objective.but(off_policy_mask_threshold=0.1)
     for level, mode in itertools.product(("token", "sequence", "geometric"), ("truncate", "mask")):
-        yield objective.but(sampler_correction=SamplerCorrection.of(level, mode, 0.5, 2.0))
+        yield objective.but(sampler_correction=make_correction(level, mode, 0.5, 2.0))
 
 
 @pytest.mark.slow

@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from tiny import records, run_folder, tiny_parts, tiny_settings
 
 from grpolab.doctor import CAUSES, faults
 from grpolab.grpo.batch import Rollout
 from grpolab.grpo.model import Policy, old_log_probs
-from grpolab.grpo.rollout import PromptStream
 from grpolab.grpo.step import Diverged, Learner, Update
 from grpolab.paths import Results, project_root
 from grpolab.registry import FAULTS, resolve
 from grpolab.run.assembly import RunParts
-from grpolab.run.checkpoint import load_weights
 from grpolab.run.train import run
 
 FILES = {file.stem: file for file in (project_root() / "conf" / "fault").glob("*.yaml")}
@@ -115,7 +114,7 @@ def test_frozen_parameters_have_a_gradient_and_take_no_step(journal: Journal) ->
 def test_low_precision_weights_are_bfloat16_numbers_and_lose_small_updates(journal: Journal, results: Results) -> None:
     lost = journal("low_precision_weights", "rollout", learning_rate=1e-5)
     folder = run_folder(tiny_settings(fault="low_precision_weights", learning_rate=1e-5), results)
-    weights = load_weights(folder / "policy.safetensors")
+    weights = load_file(folder / "policy.safetensors")
     assert all(torch.equal(weight, weight.bfloat16().float()) for weight in weights.values())
     whole = journal(None, "rollout", learning_rate=1e-5)
     assert lost[0]["weights/step_norm"] != pytest.approx(whole[0]["weights/step_norm"], rel=0.1)
@@ -135,7 +134,8 @@ def test_visible_padding_changes_what_the_trainer_sees_and_nothing_else(journal:
     assert all(one["gap/first_pass"] > 1e-3 for one in journal("visible_padding", "rollout", **SAMPLER))
     parts, rollout = planted("visible_padding")
     assert apart(parts.state.policy, rollout) > 1e-3
-    own = tiny_parts().learner.collector.next(parts.state.policy, 0, [], PromptStream())
+    fresh = tiny_parts()
+    own = fresh.learner.collector.next(parts.state.policy, 0, [], fresh.state.stream)
     assert torch.equal(own.batch.sampler_log_probs_BT, rollout.batch.sampler_log_probs_BT)
     assert torch.equal(rollout.batch.prompts.tokens_PL[:, faults.PADDING :], own.batch.prompts.tokens_PL)
 

@@ -17,9 +17,9 @@ from grpolab.paths import Results, plain, read_json
 from grpolab.run import memory, preflight, train
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.studies import train as command
+from grpolab.studies.command_line import cell_of
 from grpolab.sweep import jobs
 from grpolab.sweep.compose import compose
-from grpolab.sweep.plan import cell_of
 from grpolab.sweep.worker import Worker
 from grpolab.tasks import make_task
 from grpolab.tasks.generated import CharCount

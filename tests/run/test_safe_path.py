@@ -18,7 +18,8 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.report.page import _safe_path
 from grpolab.run import parallel
-from grpolab.run.tracking import check_answer, synchronise, ui
+from grpolab.run.tracking import check_answer, synchronise
+from grpolab.studies import ui
 
 SOURCE = Path(__file__).parents[2] / "src" / "grpolab"
 # Of the standard library, and installed: each is imported by one of the processes.

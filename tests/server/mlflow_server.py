@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fake_runs import wait_for_server
 
-from grpolab.run.tracking import ui
+from grpolab.studies import ui
 
 
 class MlflowServer:

@@ -14,13 +14,14 @@ from grpolab.run import preflight
 from grpolab.run.lease import Host, Lease
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RayLauncher
+from grpolab.studies.command_line import cell_of
 from grpolab.studies.train import train
 from grpolab.sweep import cluster
 from grpolab.sweep.cluster import TAKEN, Cluster, NodeError, describe_program
 from grpolab.sweep.compose import compose
 from grpolab.sweep.engine import Death
 from grpolab.sweep.jobs import Job, Request, Schedule
-from grpolab.sweep.plan import cell_of, plans
+from grpolab.sweep.plan import plans
 
 RAY = RayLauncher(name="ray", address=None, cpus=1, gpus=0, retries=2)
 DONE = {"outcome": "completed", "reason": None, "seconds": 0.1}

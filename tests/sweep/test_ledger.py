@@ -14,7 +14,8 @@ from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import write_json_atomic
 from grpolab.run.lease import HERE, LEASE_SECONDS, Lease
-from grpolab.sweep.ledger import JournalReader, average_runs, duration, format_row, status
+from grpolab.studies.facts import JournalReader, average_runs, duration, format_row
+from grpolab.studies.status import status
 
 NOW = 1_800_000_000.0
 

@@ -12,9 +12,9 @@ from fake_sweep import wait_for
 from rich.console import Console
 from sweep_journals import RUN, evaluation, write_journal
 
-from grpolab.sweep import progress
+from grpolab.studies import progress
+from grpolab.studies.progress import Estimate, EventStream, Progress, json_lines, send, show_progress
 from grpolab.sweep.jobs import Job
-from grpolab.sweep.progress import Estimate, EventStream, Progress, json_lines, send, show_progress
 
 
 def jobs(kind="run"):

@@ -9,9 +9,10 @@ import yaml
 from grpolab.errors import RequestError
 from grpolab.paths import plain, project_root
 from grpolab.report.plans import read_plan
+from grpolab.studies.command_line import cell_of, expand_multirun
 from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, compose
-from grpolab.sweep.plan import cell_of, expand_multirun, plans
+from grpolab.sweep.plan import plans
 from grpolab.sweep.study import Collection, load
 
 STUDY = """

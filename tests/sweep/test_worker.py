@@ -11,13 +11,14 @@ from grpolab.cli import main
 from grpolab.paths import Results, read_json, write_text_atomic
 from grpolab.run.train import run
 from grpolab.run.warm_start import ensure
+from grpolab.studies.command_line import cell_of, expand_multirun
+from grpolab.studies.progress import Progress
 from grpolab.studies.sweep import sweep
 from grpolab.studies.train import train
 from grpolab.sweep.compose import compose
 from grpolab.sweep.engine import WorkerPool, worker_slots
 from grpolab.sweep.jobs import Request, Schedule
-from grpolab.sweep.plan import cell_of, expand_multirun, plans
-from grpolab.sweep.progress import Progress
+from grpolab.sweep.plan import plans
 
 TINY = [
     *("task.length=3", "model.hidden_size=16", "model.layers=1", "prompts_per_step=2", "num_generations=4"),
@@ -102,7 +103,8 @@ def test_the_parent_imports_nothing_heavy():
     code = """
 import sys
 import grpolab.cli, grpolab.studies.sweep, grpolab.studies.train, grpolab.sweep.plan, grpolab.sweep.compose
-from grpolab.sweep.plan import cell_of, expand_multirun, plans
+from grpolab.studies.command_line import cell_of, expand_multirun
+from grpolab.sweep.plan import plans
 plans("clip_range")
 print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas") if name in sys.modules])
 """

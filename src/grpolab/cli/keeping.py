@@ -71,14 +71,14 @@ def track_verify(arguments: argparse.Namespace) -> int:
 
     tracked = _tracked(arguments)
     tracking.set_environment()
-    from grpolab.run.tracking.verify import print_verification
+    from grpolab.studies.verify import print_verification
 
     return OK if print_verification(*tracked, arguments.json) else FAILURE
 
 
 def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     """Return the results, the URI of their store, and the studies to track. Raises RequestError."""
-    from grpolab.sweep.ledger import planned_cells
+    from grpolab.studies.status import planned_cells
 
     results = results_of(arguments)
     uri = tracking_uri(results, arguments.uri)

@@ -55,7 +55,7 @@ def _study_of(study: str | None, results: Results) -> str:
 @command(RESULTS, option("study", nargs="?", metavar="STUDY"), JSON)
 def status(arguments: argparse.Namespace) -> None:
     """Say how far the cells of a study are."""
-    from grpolab.sweep.ledger import describe_status, status
+    from grpolab.studies.status import describe_status, status
 
     results = results_of(arguments)
     summaries = status(results, arguments.study and planned_name(results, arguments.study), time.time())
@@ -213,7 +213,7 @@ def watch(arguments: argparse.Namespace) -> None:
 @command(RESULTS, STUDY_HERE, option("--port", type=count, default=5000), URI)
 def ui(arguments: argparse.Namespace) -> None:
     """Open MLflow's pages, with a link to the study's charts."""
-    from grpolab.run.tracking import ui
+    from grpolab.studies import ui
 
     results = results_of(arguments)
     study = _study_of(arguments.study, results)

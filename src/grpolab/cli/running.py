@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from grpolab.cli.checking import warn
 from grpolab.cli.common import OK, RESULTS, STUDY, command, count, flag, option, results_of
 from grpolab.errors import RequestError
-from grpolab.paths import Results, project_root
+from grpolab.paths import project_root
 from grpolab.terminal import say
 from grpolab.vocabulary import REGISTRY
 
 if TYPE_CHECKING:
-    from grpolab.sweep.plan import Cell
+    pass
 
 
 def _seeds(text: str) -> list[int]:
@@ -53,7 +52,7 @@ def train(arguments: argparse.Namespace) -> int:
         return OK
     from grpolab.lint.rules import check_run
     from grpolab.lint.study_rules import check_plans
-    from grpolab.sweep.plan import cell_of, expand_multirun
+    from grpolab.studies.command_line import cell_of, expand_multirun
 
     overrides, name = arguments.overrides, arguments.name
     with _output(arguments.json_lines):
@@ -105,7 +104,7 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 def _output(as_events: bool) -> AbstractContextManager[None]:
     """Return a context in which the output is events for a program, or as usual."""
-    from grpolab.sweep.progress import json_lines
+    from grpolab.studies.progress import json_lines
 
     return json_lines() if as_events else nullcontext()
 
@@ -127,26 +126,7 @@ def register(arguments: argparse.Namespace) -> None:
 )
 def tune(arguments: argparse.Namespace) -> int:
     """Look for the best values of each arm of a study, with equal budgets (`tuning:` in its file)."""
+    from grpolab.studies.tune import tune
     from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
-    from grpolab.sweep.tuning.command import tune
-    from grpolab.sweep.tuning.settings import tuned_file
 
-    tuned = TunedStudy(load_tuned(arguments.study), arguments.overrides)
-    return tune(tuned, quantities, _draw, tuned_file(tuned.study.name), arguments.jobs, arguments.storage)
-
-
-def quantities(results: Results, cell: Cell) -> Mapping[str, float]:
-    """Return the stability quantities of a finished run, as the report of a study with this one cell has them."""
-    from grpolab.report.journals import read_runs
-    from grpolab.report.load import study_of
-    from grpolab.report.measures import stability_table
-
-    plan = {"study": "", "compare": next(iter(cell.levels)), "primary_metric": "eval/accuracy_expected"}
-    study = study_of(results, {**plan, "cells": [cell.document()]}, read_runs(results, [cell.signature]))
-    return cast(dict[str, float], stability_table(study).iloc[0].to_dict())
-
-
-def _draw(results: Results, study: str) -> None:
-    from grpolab.report import tuning
-
-    say(tuning.write(results, study, say))
+    return tune(TunedStudy(load_tuned(arguments.study), arguments.overrides), arguments.jobs, arguments.storage)

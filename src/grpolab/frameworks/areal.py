@@ -17,6 +17,7 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.objectives import make_correction
 from grpolab.frameworks.options import REJECTION, REJECTION_VALUES, areal, bounds_the_weight
 from grpolab.grpo import loss as core
 from grpolab.grpo.kl import kl_penalty
@@ -71,7 +72,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss, before_2: bool
         "actor_loss": loss.per_token,
     }
     if (rule := objective.sampler_correction) is not None:
-        free = SamplerCorrection.of(rule.level, "truncate", 0.0, torch.inf)
+        free = make_correction(rule.level, "truncate", 0.0, torch.inf)
         bounded = behaviour_weight(rule, inputs) != behaviour_weight(free, inputs)
         logged["rs_filtered_fraction"] = ~kept_BT | bounded
     tokens = max(int(mask_BT.sum()), 1)

@@ -12,16 +12,17 @@ from torch.nn.utils.rnn import pad_sequence
 
 from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import compute_metrics
+from grpolab.frameworks.objectives import make_objective
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
 from grpolab.meanings import CLIP_METRIC
 from grpolab.registry import AGGREGATIONS, FRAMEWORKS, resolve
-from grpolab.settings.objective import Objective, ObjectiveSettings
+from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 
 AXES = [name for name in ObjectiveSettings.model_fields if name != "framework"]
-PPO = Objective.of(beta=0.1)
+PPO = make_objective(beta=0.1)
 # Advantage of each sequence of the example -> its ratios.
 EXAMPLE = {0.9: [1.5, 1.3, 1.25, 2.0, 0.7, 1.1], -1.3: [0.5, 0.6, 0.75, 0.3], 0.0: [1.6], 0.6: [1.4, 1.9, 0.9]}
 # In a preset's comment: repository, version, commit (or PyPI), date of what was read.

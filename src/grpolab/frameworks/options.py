@@ -13,7 +13,8 @@ from typing import Any
 
 from grpolab.errors import choose
 from grpolab.frameworks import roll_options, skyrl_options, trl_options, verl_options
-from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
+from grpolab.frameworks.objectives import kl_axes, make_correction, make_objective
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 KL = {name: name for name in ("k1", "k2", "k3")}
 
@@ -55,10 +56,10 @@ def areal(options: Mapping[str, Any]) -> Objective:
             for name, values in REJECTION_VALUES.items()
         )
         level = level if metric == "ratio" else "token"
-        correction = SamplerCorrection.of(level, "truncate", 0.0, math.inf)  # the other bounds only change the mask
+        correction = make_correction(level, "truncate", 0.0, math.inf)  # the other bounds only change the mask
         if bounds_the_weight(rule):
-            correction = SamplerCorrection.of(level, mode, rule["lower"] or 0.0, rule["upper"])
-    return Objective.of(
+            correction = make_correction(level, mode, rule["lower"] or 0.0, rule["upper"])
+    return make_objective(
         importance_sampling_level=choose(
             "AReaL", "importance_sampling_level", o["importance_sampling_level"], AREAL_LEVEL
         ),
@@ -86,7 +87,7 @@ DEEPSPEED_CHAT: dict[str, Any] = {"cliprange": 0.2}
 def deepspeed_chat(options: Mapping[str, Any]) -> Objective:
     """Translate the trainer's fields."""
     o = DEEPSPEED_CHAT | dict(options)
-    return Objective.of(epsilon=o["cliprange"], loss_form="max_negative", kl_estimator="k1")
+    return make_objective(epsilon=o["cliprange"], loss_form="max_negative", kl_estimator="k1")
 
 
 # NeMo-RL: `ClippedPGLossConfig`.
@@ -117,8 +118,8 @@ def nemo_rl(options: Mapping[str, Any]) -> Objective:
             raise ValueError(f"truncated_importance_sampling_type={kind} needs truncated_importance_sampling_ratio")
         # seq-mask-tis keeps or drops a whole row; each token then has a weight of its own.
         of = "geometric" if kind == "seq-mask-tis" else level
-        correction = SamplerCorrection.of(of, mode, o["truncated_importance_sampling_ratio_min"] or 0.0, high)
-    return Objective.of(
+        correction = make_correction(of, mode, o["truncated_importance_sampling_ratio_min"] or 0.0, high)
+    return make_objective(
         importance_sampling_level=level,
         kernel=next((kernel for option, kernel in NEMO_RL_KERNEL.items() if o[option]), "clipped"),
         epsilon=o["ratio_clip_min"],
@@ -164,8 +165,8 @@ def open_instruct(options: Mapping[str, Any]) -> Objective:
             low, high, mode = *clamps, "truncate"
         elif clamps != (0.0, RHO):
             raise ValueError(f"rho is masked, and clamped to {list(clamps)}: only [0.0, {RHO}] has a place on our axes")
-        correction = SamplerCorrection.of(level, mode, low, high or math.inf)
-    return Objective.of(
+        correction = make_correction(level, mode, low, high or math.inf)
+    return make_objective(
         kernel=kernel,
         epsilon=1.0 if kernel == "cispo" else o["clip_lower"],  # cispo has no lower bound
         epsilon_high=o["clip_higher"],
@@ -210,7 +211,7 @@ def openrlhf(options: Mapping[str, Any]) -> Objective:
     kl = kl_axes(o["kl_init_coef"], estimator, output_clamp=OPENRLHF_KL_CLAMP)
     if not o["kl_use_loss"]:
         kl["beta"] = 0.0  # it is in the reward
-    return Objective.of(
+    return make_objective(
         importance_sampling_level=level,
         log_ratio_clamp=20.0 if ppo else None,
         epsilon=o["clip_eps_low"],
@@ -227,7 +228,7 @@ def openrlhf_correction(o: Mapping[str, Any]) -> SamplerCorrection | None:
     """Translate the correction for the sampler, by its names since 0.11.2 or before."""
     kind = choose("OpenRLHF", "vllm_is_correction_type", o["vllm_is_correction_type"], OPENRLHF_CORRECTION)
     if o["enable_vllm_is_correction"]:
-        return SamplerCorrection.of(*kind, *(o["vllm_is_truncated_threshold"] or o["is_correction_threshold"]))
+        return make_correction(*kind, *(o["vllm_is_truncated_threshold"] or o["is_correction_threshold"]))
     if o["is_correction_level"] == "off":
         return None
     unit = choose("OpenRLHF", "is_correction_level", o["is_correction_level"], OPENRLHF_UNIT)
@@ -236,7 +237,7 @@ def openrlhf_correction(o: Mapping[str, Any]) -> SamplerCorrection | None:
     if (unit, mode) == ("geometric", "truncate"):
         raise ValueError("is_correction_mode=clip needs is_correction_level=token")
     low, high = (0.0, *o["is_correction_threshold"])[-2:]  # a single number is the upper bound
-    return SamplerCorrection.of(unit, mode, low, high)
+    return make_correction(unit, mode, low, high)
 
 
 # prime-rl: `IPOLossConfig`, or another class by `type`; the second row is of versions until August or September 2026.
@@ -282,7 +283,7 @@ def prime_rl(options: Mapping[str, Any]) -> Objective:
 
 
 def _prime_rl_loss(kernel: str, numbers: Mapping[str, float], low: float, high: float) -> Objective:
-    return Objective.of(
+    return make_objective(
         kernel=kernel, kernel_options=numbers, epsilon=low, epsilon_high=high, kl_estimator=None, kl_gradient=None
     )
 
@@ -313,10 +314,10 @@ def slime(options: Mapping[str, Any]) -> Objective:
         raise ValueError(f"eps_clip_c={o['eps_clip_c']} must be more than 1")
     if o["use_tis"]:  # slime takes the path of any function; here it is the one of its example
         mode = "mask" if str(o["custom_tis_function_path"]).endswith("icepop_function") else "truncate"
-        correction = SamplerCorrection.of("token", mode, o["tis_clip_low"], o["tis_clip"])
+        correction = make_correction("token", mode, o["tis_clip_low"], o["tis_clip"])
     gradient = "importance_weighted" if o["use_unbiased_kl"] else "plain"
     clamp = 10.0 if o["kl_loss_type"] == "low_var_kl" else None
-    return Objective.of(
+    return make_objective(
         importance_sampling_level=level,
         kernel=kernel,
         epsilon=o["eps_clip"],
@@ -345,7 +346,7 @@ def torchtune(options: Mapping[str, Any]) -> Objective:
     """Translate a loss's class and arguments; `GRPOSimpleLoss` also means that old = current."""
     o = TORCHTUNE | dict(options)
     level, kernel, aggregation = choose("torchtune", "loss", o["loss"], TORCHTUNE_LOSSES)
-    return Objective.of(level, kernel, o["epsilon"], aggregation=aggregation, beta=o["kl_coeff"])
+    return make_objective(level, kernel, o["epsilon"], aggregation=aggregation, beta=o["kl_coeff"])
 
 
 # Framework -> its options with their defaults, and the function that translates them.

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.objectives import kl_axes
 from grpolab.frameworks.roll_options import ESTIMATOR, KL_CLAMP, objective
 from grpolab.grpo.advantages import advantages
 from grpolab.grpo.kl import k2
 from grpolab.grpo.loss import Loss, LossInputs, importance_ratio, importance_weight
 from grpolab.registry import AGGREGATIONS, resolve
-from grpolab.settings.objective import Objective, kl_axes
+from grpolab.settings.objective import Objective
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:

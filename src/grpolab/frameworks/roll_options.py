@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpolab.errors import choose
-from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
+from grpolab.frameworks.objectives import kl_axes, make_correction, make_objective
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 # fmt: off
 # Option -> its default. `pg_variant` and the options behind it are those of the pg worker (`actor_train`), whose own
@@ -65,7 +66,7 @@ def objective(options: Mapping[str, Any]) -> Objective:
     elif variant == "cispo":
         low, high = o["cispo_epsilon_low"], o["cispo_epsilon_high"]
         kernel = "cispo_masked" if o["cispo_use_unified_mask"] else kernel
-    return Objective.of(
+    return make_objective(
         importance_sampling_level=level,
         kernel=kernel,
         kernel_options={ours: o[theirs] for ours, theirs in KERNEL_OPTIONS.get(variant, {}).items()},
@@ -85,4 +86,4 @@ def sampler_rule(options: Mapping[str, Any]) -> SamplerCorrection | None:
     if not o["enabled"]:
         return None
     level = choose("ROLL", "is_weight.weight_type", o["weight_type"], WEIGHT)
-    return SamplerCorrection.of(level, "truncate", 0.0, math.inf if o["upper_bound"] is None else o["upper_bound"])
+    return make_correction(level, "truncate", 0.0, math.inf if o["upper_bound"] is None else o["upper_bound"])

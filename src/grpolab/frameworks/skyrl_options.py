@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpolab.errors import choose
+from grpolab.frameworks.objectives import make_correction, make_objective
 from grpolab.settings.objective import Objective, SamplerCorrection
 
 # fmt: off
@@ -76,7 +77,7 @@ def objective(options: Mapping[str, Any]) -> Objective:
         raise ValueError("cispo.cispo_anchor=rollout and off_policy_correction.tis_ratio_type correct twice")
     low, high = RANGES.get(kind, ("eps_clip_low", "eps_clip_high"))
     clamps = kl_clamps(estimator := choose("SkyRL", "kl_estimator_type", o["kl_estimator_type"], ESTIMATORS))
-    return Objective.of(
+    return make_objective(
         importance_sampling_level="sequence_token" if kind == "gspo" else "token",
         log_ratio_clamp=None if kind in UNBOUNDED else LOG_RATIO,
         kernel=kernel,
@@ -111,4 +112,4 @@ def sampler_rule(options: Mapping[str, Any]) -> SamplerCorrection | None:
             rules.append((level, "mask", low or 0.0, math.inf if high is None else high))
     if len(rules) > 1:
         raise ValueError("off_policy_correction: one correction at a time is supported")
-    return SamplerCorrection.of(*rules[0]) if rules else None
+    return make_correction(*rules[0]) if rules else None

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
+from grpolab.frameworks.objectives import kl_axes, make_correction, make_objective
+from grpolab.settings.objective import Objective
 
 # fmt: off
 # Option of the loss -> TRL's default.
@@ -55,8 +56,8 @@ def objective(options: Mapping[str, Any]) -> Objective:
         if level not in ("token", "sequence") or mode not in ("truncate", "mask"):
             raise ValueError(f"vllm_importance_sampling_mode={o['vllm_importance_sampling_mode']} is not of TRL")
         low, high = o["vllm_importance_sampling_clip_min"], o["vllm_importance_sampling_clip_max"]
-        correction = SamplerCorrection.of(level, mode, 0.0 if low is None else low, math.inf if high is None else high)
-    return Objective.of(
+        correction = make_correction(level, mode, 0.0 if low is None else low, math.inf if high is None else high)
+    return make_objective(
         importance_sampling_level=o["importance_sampling_level"],
         kernel=kernel,
         kernel_options={ours: o[theirs] for ours, theirs in KERNEL_OPTIONS.get(kernel, {}).items()},

@@ -18,6 +18,7 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks import verl_correction as correction
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replay, Replayed
+from grpolab.frameworks.objectives import make_correction
 from grpolab.frameworks.verl_options import KERNEL, LOSS, objective, sampler_rule
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
@@ -150,7 +151,7 @@ def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
     point = translate_mode(options, mode)
     batch = shared.make_loss_inputs(inputs, totals=count_totals(inputs["mask"], counts))
     if "rollout_is_weights" in inputs:
-        point = point.but(sampler_correction=SamplerCorrection.of("token", "truncate", 0.0, torch.inf))
+        point = point.but(sampler_correction=make_correction("token", "truncate", 0.0, torch.inf))
         batch = replace(batch, sampler_log_probs_BT=batch.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
         batch = replace(batch, noise_BT=draw_like_verl(point, batch, options.get("torch_manual_seed", 0)))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks.framework import Inputs, Options, Replayed
+from grpolab.frameworks.objectives import make_correction
 from grpolab.frameworks.verl_options import BOUND, sampler_rule
 from grpolab.grpo.kl import k1, k2, k3
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
@@ -66,7 +67,7 @@ def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tenso
     Raises ValueError if there is no token.
     """
     refuse_no_token(mask_BT)
-    free = SamplerCorrection.of(rule.level, "truncate", math.exp(-BOUND), math.exp(BOUND))
+    free = make_correction(rule.level, "truncate", math.exp(-BOUND), math.exp(BOUND))
     weight_BT, raw_BT = (compute_weights(each, log_ratio_BT, mask_BT) for each in (rule, free))
     high, low = rule.high, rule.low if rule.mode == "mask" else 1 / rule.high
     sequence_B, raw_sequence_B = row_mean(weight_BT, mask_BT)[:, 0], row_mean(raw_BT, mask_BT)[:, 0]

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
+from grpolab.frameworks.objectives import kl_axes, make_correction, make_objective
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 # The options of the loss: `actor_rollout_ref.actor` with `policy_loss` in it, and `algorithm.rollout_correction`.
 LOSS: dict[str, Any] = {
@@ -68,7 +69,7 @@ def objective(options: Mapping[str, Any]) -> Objective:
         clamps = (20.0, 10.0) if estimator == "k3" else (None, None)
         if mode == "dro" and not (policy["dro_beta"] or 0) > 0:
             raise ValueError(f"policy_loss.dro_beta={policy['dro_beta']} must be more than 0 for loss_mode=dro")
-        return Objective.of(
+        return make_objective(
             importance_sampling_level="sequence_token" if mode == "gspo" else "token",
             log_ratio_clamp=BOUND if mode in CLAMPED else None,
             kernel=KERNEL[mode],
@@ -93,5 +94,5 @@ def sampler_rule(options: Mapping[str, Any]) -> SamplerCorrection | None:
         return None
     low, _, high = str(o["rollout_is_threshold"]).rpartition("_")
     if low:
-        return SamplerCorrection.of(o["rollout_is"], "mask", float(low), float(high))
-    return SamplerCorrection.of(o["rollout_is"], "truncate", math.exp(-BOUND), float(high))
+        return make_correction(o["rollout_is"], "mask", float(low), float(high))
+    return make_correction(o["rollout_is"], "truncate", math.exp(-BOUND), float(high))

@@ -49,7 +49,6 @@ class Prompts:
     mask_PL: Tensor | None  # bool; None if no prompt is padded
 
     def select(self, index_P: Tensor) -> Prompts:
-        """Return some of the prompts."""
         return Prompts(self.tokens_PL[index_P], None if self.mask_PL is None else self.mask_PL[index_P])
 
 
@@ -178,7 +177,6 @@ class TrainingBatch:
         return len(self.tokens_BT)
 
     def rows(self, index: Tensor | slice) -> TrainingBatch:
-        """Return some of the rows."""
         selected: dict[str, Any] = {name: value[index] for name, value in self.tensors().items()}
         return replace(self, trees=(), **selected)
 

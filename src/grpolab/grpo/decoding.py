@@ -13,9 +13,10 @@ from torch import Tensor
 from grpolab import seeds
 from grpolab.grpo.batch import Completions, Prompts
 from grpolab.grpo.model import Policy, decode_hidden, prefill
-from grpolab.grpo.processes import Processes
+from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.sampler import EngineNoise
-from grpolab.grpo.sampling_mask import ALL_BITS, Truncation, log_mass, pack
+from grpolab.grpo.sampling_mask import ALL_BITS, likely_tokens, log_mass, pack
+from grpolab.settings.resolved import Resolved
 
 # A factor just below 1: a uniform number times the total stays below the total, however it is rounded.
 BELOW_ONE = 1 - 2.0**-52
@@ -45,9 +46,8 @@ def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     cumulative_BV = shares_BV.cumsum(-1)
     threshold_B1 = (uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:].double())).to(cumulative_BV.dtype)
     token_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)
-    return token_B.clamp(
-        max=log_probs_BV.shape[1] - 1
-    )  # NaN log-probs: any token will do, because the update ends the run as diverged
+    # With NaN log-probs any token will do, because the update ends the run as diverged.
+    return token_B.clamp(max=log_probs_BV.shape[1] - 1)
 
 
 def most_likely(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
@@ -62,9 +62,22 @@ def sample(
     uniforms_BT: Tensor,
     choose: Choose = inverse_cdf,
     engine: EngineNoise | None = None,
-    truncation: Truncation | None = None,
+    truncation: Resolved | None = None,
+    processes: Processes = ALONE,
 ) -> Completions:
-    """Sample `group` completions of every prompt, of at most T tokens; rows of one prompt stand together."""
+    """Sample `group` completions of every prompt, of at most T tokens; rows of one prompt stand together.
+
+    `truncation`: settings that keep unlikely tokens from being sampled. Each of several processes samples a share of
+    the prompts, with those prompts' noise.
+    """
+    if processes.size > 1:
+        share_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
+        uniforms_NT = uniforms_BT.unflatten(0, (-1, group))[share_P].flatten(0, 1)
+        engine = engine and replace(engine, prompts_P=engine.prompts_P[share_P.numpy()])
+        own = sample(policy, prompts.select(share_P), group, uniforms_NT, choose, engine, truncation).tensors()
+        by_prompt = zip(*(value.split(group) for value in own.values()), strict=True)
+        pieces_P = processes.gather([dict(zip(own, piece, strict=True)) for piece in by_prompt])
+        return Completions.join([Completions(**piece) for piece in pieces_P], policy.pad)
     with torch.inference_mode():
         uniforms_BT = uniforms_BT.to(policy.device)
         tokens, log_probs, masses, kept = _decode(policy, prompts, group, uniforms_BT, choose, engine, truncation)
@@ -89,7 +102,7 @@ def _decode(
     uniforms_BT: Tensor,
     choose: Choose,
     engine: EngineNoise | None,
-    truncation: Truncation | None,
+    truncation: Resolved | None,
 ) -> tuple[list[Tensor], ...]:
     """Return, for each position, the tokens (B,) and their log-probs (B, 1).
 
@@ -112,10 +125,10 @@ def _decode(
         if engine is not None:
             log_probs_BV = engine.disturb(t, log_probs_BV)
         if truncation is not None:
-            kept_BV = truncation.kept(log_probs_BV)
+            kept_BV = likely_tokens(truncation, log_probs_BV)
             masses.append(log_mass(log_probs_BV, kept_BV))
             log_probs_BV = (log_probs_BV - masses[-1]).masked_fill(~kept_BV, -torch.inf)
-            if truncation.keeps_mask:
+            if truncation.keep_sampling_mask:
                 kept.append(pack(kept_BV))
         token_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad_id)
         tokens.append(token_B)
@@ -143,28 +156,6 @@ def _decode(
             ended, token_N = now_ended, edges_N % V
         logits_NV = policy.logits(decode_hidden(policy, kv_cache, token_N[:, None]))[:, -1]
     return tokens, log_probs, masses, kept
-
-
-def sample_dealt(
-    processes: Processes,
-    policy: Policy,
-    prompts: Prompts,
-    group: int,
-    uniforms_BT: Tensor,
-    choose: Choose = inverse_cdf,
-    engine: EngineNoise | None = None,
-    truncation: Truncation | None = None,
-) -> Completions:
-    """Sample as `sample` does, with all processes: each samples a share of the prompts, with those prompts' noise."""
-    if processes.size == 1:
-        return sample(policy, prompts, group, uniforms_BT, choose, engine, truncation)
-    share_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
-    uniforms_NT = uniforms_BT.unflatten(0, (-1, group))[share_P].flatten(0, 1)
-    engine = engine and replace(engine, prompts_P=engine.prompts_P[share_P.numpy()])
-    sampled = sample(policy, prompts.select(share_P), group, uniforms_NT, choose, engine, truncation).tensors()
-    columns = zip(*(value.split(group) for value in sampled.values()), strict=True)
-    pieces_P = processes.gather([dict(zip(sampled, piece, strict=True)) for piece in columns])
-    return Completions.join([Completions(**piece) for piece in pieces_P], policy.pad)
 
 
 def prompt_rows(prompts: Prompts, group: int) -> Tensor:

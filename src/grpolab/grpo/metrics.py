@@ -86,7 +86,6 @@ class UpdateArrays:
 
     @cached_property
     def advantages_N(self) -> Floats:
-        """The advantage of each token."""
         return np.repeat(self.advantages_B, self.lengths_B)
 
 

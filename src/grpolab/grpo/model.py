@@ -60,7 +60,6 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """The weights' device."""
         return self.model.device
 
     @property

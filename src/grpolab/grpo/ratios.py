@@ -58,21 +58,16 @@ def segment_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def sampler_weight(rule: SamplerCorrection, old_BT: Tensor, sampler_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return `sampler_ratio` within the rule's bounds, as a weight on the loss; (B, T) or (B, 1)."""
-    return bounded_weight(rule, sampler_ratio(old_BT, sampler_BT, mask_BT, rule.level))
+    """Return exp(old - sampler), how much likelier the trainer finds the sampled tokens, within the rule's bounds."""
+    log_ratio_BT = masked_log_ratio(old_BT, sampler_BT, mask_BT)
+    return bounded_weight(rule, at_level(rule.level, log_ratio_BT, mask_BT).exp())
 
 
-def sampler_ratio(old_log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor, level: str) -> Tensor:
-    """Return exp(old - sampler): how much likelier the trainer finds the sampled tokens; (B, T) or (B, 1).
-
-    `level`: `token`; `sequence`, the product over a sequence; `geometric`, its geometric mean.
-    """
-    log_BT = masked_log_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT)
+def at_level(level: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return log ratios of tokens as they are, (B, T), or their sum (`sequence`) or mean (`geometric`), (B, 1)."""
     if level == "sequence":
-        log_BT = log_BT.sum(1, keepdim=True)
-    elif level == "geometric":
-        log_BT = row_mean(log_BT, mask_BT)
-    return log_BT.exp()
+        return log_ratio_BT.sum(1, keepdim=True)
+    return row_mean(log_ratio_BT, mask_BT) if level == "geometric" else log_ratio_BT
 
 
 def bounded_weight(rule: SamplerCorrection, weight: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from grpolab.grpo.ratios import masked_log_ratio, row_mean
+from grpolab.grpo.ratios import at_level, masked_log_ratio
 from grpolab.settings.objective import SamplerRejection
 
 
@@ -49,10 +49,7 @@ def within_bounds(level: str, low: float, high: float, log_ratio_BT: Tensor, mas
     `geo_mask_*`; verl `seq_mean_k1`). `worst`: of all its tokens (prime-rl `sequence_mask_*`; SkyRL `outlier_token_*`).
     MIS-PO (2602.10604) has a token's and the geometric one. verl bounds sampler / trainer.
     """
-    if level == "sequence":
-        log_ratio_BT = log_ratio_BT.sum(1, keepdim=True)
-    elif level == "geometric":
-        log_ratio_BT = row_mean(log_ratio_BT, mask_BT)
+    log_ratio_BT = at_level(level, log_ratio_BT, mask_BT)
     log_low, log_high = (math.log(bound) if bound else -math.inf for bound in (low, high))
     inside = (log_ratio_BT >= log_low) & (log_ratio_BT <= log_high)
     return (inside | ~mask_BT).all(1, keepdim=True) if level == "worst" else inside

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from grpolab import seeds
 from grpolab.grpo.advantages import Scored, advantages, normalized_sum, weighted_sum, whiten
 from grpolab.grpo.batch import Completions, Prompts, Rollout, TrainingBatch, decode, prompt_tensors
-from grpolab.grpo.decoding import most_likely, prompt_rows, sample_dealt, sampling_noise
+from grpolab.grpo.decoding import inverse_cdf, most_likely, prompt_rows, sample, sampling_noise
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.processes import ALONE, Processes
+from grpolab.grpo.prompts import PromptStream, prompt_index
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
 from grpolab.grpo.sampler import EngineNoise
-from grpolab.grpo.sampling_mask import Truncation
-from grpolab.grpo.selection import LENGTH_PENALTIES, differs, most_varied, overlong, pool_weights
+from grpolab.grpo.selection import LENGTH_PENALTIES, differs, most_varied, overlong
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD
 from grpolab.settings.task import LENGTH, OVERLONG, VERDICT
 from grpolab.tasks.base import Example
-
-
-@dataclass
-class PromptStream:
-    """The place of the next prompt in the stream of all epochs, and what was seen of each prompt: state of a run."""
-
-    place: int = 0
-    # By index of a training prompt, where a rule chooses prompts by it: the pass rate of its last group, that group's
-    # mean reward, or how many of its last groups in a row had equal rewards.
-    seen: dict[int, float] = field(default_factory=dict)
-
-    def take(self, count: int) -> list[int]:
-        """Return the next places, and go on behind them."""
-        self.place += count
-        return list(range(self.place - count, self.place))
 
 
 @dataclass(frozen=True)
@@ -85,60 +67,14 @@ class Collector:
         With `filter_groups` further batches follow, until enough groups differ or there have been `max_batches`.
         """
         settings, count = self.settings, self.settings.prompts_per_step
-        stream, rule = stream or PromptStream(step * count), settings.filter_groups
-        batches: list[Sampled] = []
+        stream = stream or PromptStream(settings, len(self.examples), step * count)
+        rule, batches = settings.filter_groups, list[Sampled]()
         for index in range(rule.max_batches if rule else 1):
-            batches.append(self._sample(policy, step, index, self._next_places(stream)))
-            self._see(stream, batches[-1])
+            batches.append(self._sample(policy, step, index, stream.next_places()))
+            stream.see(batches[-1].places, partial(self._values, batches[-1].parts))
             if not rule or sum(int(self._differ(batch.parts).sum()) for batch in batches) >= count:
                 break
         return self.scored(policy, self._join(policy, batches))
-
-    def _next_places(self, stream: PromptStream) -> list[int]:
-        """Return the places of the next prompts, without those that a rule passes over."""
-        settings, count, seen = self.settings, self.settings.prompts_per_step, stream.seen
-        if settings.difficulty_pools:  # a place of the first epoch stands for its prompt
-            numbers, order = np.array(stream.take(count)), _epoch_order(settings.seed, 0, len(self.examples))
-            weights_N = pool_weights([seen.get(index) for index in order], settings.difficulty_pools)
-            draws = seeds.uniforms(settings.seed, "difficulty pools", numbers) * weights_N.sum()
-            return np.searchsorted(weights_N.cumsum(), draws, side="right").clip(max=len(order) - 1).tolist()
-        cap, again = settings.pass_rate_cap, settings.revisit_equal_groups
-        if cap is not None and sum(rate >= cap for rate in seen.values()) == len(self.examples):
-            cap = None  # no prompt is left
-        places: list[int] = []
-        while len(places) < count:
-            (place,) = stream.take(1)
-            last = seen.get(self._index(place), 0.0)
-            if cap is not None and last >= cap:
-                continue
-            if again is None or seeds.uniforms(settings.seed, "equal groups", place) < again**last:
-                places.append(place)
-        return places
-
-    def _see(self, stream: PromptStream, sampled: Sampled) -> None:
-        """Keep what the rule that chooses prompts asks of each group."""
-        settings, reward = self.settings, self.settings.reward
-        if not settings.prompt_rules:
-            return
-        values_B = total_reward(sampled.parts, reward.weights_used)
-        if settings.pass_rate_cap is not None:
-            values_B = sampled.parts[reward.used("correct")]
-        values_PG = values_B.view(-1, settings.num_generations)
-        differ_P, means_P = differs(values_PG).tolist(), values_PG.nanmean(1).tolist()
-        for place, differ, mean in zip(sampled.places, differ_P, means_P, strict=True):
-            index = self._index(place)
-            if settings.revisit_equal_groups is not None:
-                stream.seen[index] = 0.0 if differ else stream.seen.get(index, 0.0) + 1
-            elif not math.isnan(mean):  # a group without a score tells nothing
-                stream.seen[index] = mean
-
-    def prompt_metrics(self, stream: PromptStream) -> dict[str, float]:
-        """Return how many training prompts the rule that chooses prompts knows; empty if there is none."""
-        settings, size = self.settings, len(self.examples)
-        metrics = {"prompts/seen": len(stream.seen) / size} if settings.prompt_rules else {}
-        if (cap := settings.pass_rate_cap) is not None:
-            metrics["prompts/left_out"] = sum(rate >= cap for rate in stream.seen.values()) / size
-        return metrics
 
     def _sample(self, policy: Policy, step: int, index: int, places: list[int]) -> Sampled:
         """Sample and score the groups of some prompts, the step's batch number `index`."""
@@ -147,9 +83,9 @@ class Collector:
         noise_BT = sampling_noise(settings.seed, "rollout", step, *size, first=first)
         dtype = settings.sampler_dtype if settings.sampler_dtype != "int8" else None  # its weights are rounded already
         sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
-        prompts, engine = self._prompt_tensors(policy, examples_P), EngineNoise.of(settings, step, first)
-        group, cut = settings.num_generations, Truncation.of(settings)
-        completions = sample_dealt(self.processes, sampler, prompts, group, noise_BT, engine=engine, truncation=cut)
+        prompts, group = self._prompt_tensors(policy, examples_P), settings.num_generations
+        engine, truncation = EngineNoise.of(settings, step, first), settings if settings.truncates_sampling else None
+        completions = sample(sampler, prompts, group, noise_BT, inverse_cdf, engine, truncation, self.processes)
         baseline_B = None
         if settings.advantage_estimator == "given":
             baseline_B = self._greedy_rewards(sampler, step, index, examples_P, prompts)
@@ -202,12 +138,15 @@ class Collector:
 
     def _differ(self, parts: dict[str, Tensor]) -> Tensor:
         """Find the groups whose completions differ in the metric of `filter_groups`, shape (P,), bool."""
-        reward, rule = self.settings.reward, self.settings.filter_groups
+        rule = self.settings.filter_groups
         assert rule is not None
-        values_B = (
-            parts[reward.used(rule.metric)] if rule.metric != REWARD else total_reward(parts, reward.weights_used)
-        )
-        return differs(values_B.view(-1, self.settings.num_generations))
+        return differs(self._values(parts, rule.metric))
+
+    def _values(self, parts: dict[str, Tensor], metric: str) -> Tensor:
+        """Return a part of the reward, or the reward itself, of each group's completions, (P, G)."""
+        reward = self.settings.reward
+        values_B = total_reward(parts, reward.weights_used) if metric == REWARD else parts[reward.used(metric)]
+        return values_B.view(-1, self.settings.num_generations)
 
     def _first_rows(self, groups_P: Tensor) -> Tensor:
         """Return the rows of the first `prompts_per_step` of the groups that are True, (B,)."""
@@ -216,12 +155,8 @@ class Collector:
         return (first_P[:, None] * group + torch.arange(group)).flatten()
 
     def prompts(self, places: Iterable[int]) -> list[Example]:
-        """Return the prompts at some places of the stream: a permutation that is new in every epoch."""
-        return [self.examples[self._index(place)] for place in places]
-
-    def _index(self, place: int) -> int:
-        epoch, position = divmod(place, len(self.examples))
-        return _epoch_order(self.settings.seed, epoch, len(self.examples))[position]
+        """Return the prompts at some places of the stream."""
+        return [self.examples[prompt_index(self.settings.seed, len(self.examples), place)] for place in places]
 
     def _repeated(self, examples_P: list[Example]) -> list[Example]:
         return [example for example in examples_P for _ in range(self.settings.num_generations)]
@@ -262,7 +197,7 @@ class Collector:
         """Return the reward of the greedy completion of each row's prompt, shape (B,)."""
         settings = self.settings
         blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
-        greedy = sample_dealt(self.processes, sampler, prompts, 1, blank_PT, most_likely)
+        greedy = sample(sampler, prompts, 1, blank_PT, most_likely, processes=self.processes)
         texts_P = decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT)
         parts = self._reward_parts(step, index, examples_P, greedy, texts_P)
         return total_reward(parts, settings.reward.weights_used).repeat_interleave(settings.num_generations)
@@ -315,7 +250,7 @@ class Collector:
         """Return the queue of stale batches before rollout step `step`, bit for bit as it was saved."""
         stale_batches, count = [], self.settings.prompts_per_step
         for ahead, batch in enumerate(saved, start=step):
-            places = batch.get("places") or PromptStream(ahead * count).take(count)  # older checkpoints lack them
+            places = batch.get("places") or [*range(ahead * count, (ahead + 1) * count)]  # older checkpoints lack them
             completions = Completions(**{name: batch[name] for name in Completions.__annotations__ if name in batch})
             prompts = self._prompt_tensors(policy, self.prompts(places))
             texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
@@ -328,8 +263,3 @@ def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
     """Return the weighted sum of the parts, (B,), NaN if all are NaN. Raises RequestError for an unknown part."""
     check_parts(weights, parts)
     return weighted_sum(parts, weights)
-
-
-@lru_cache(maxsize=4)  # every rollout step asks for its epoch's
-def _epoch_order(seed: int, epoch: int, size: int) -> list[int]:
-    return seeds.permutation(seed, "prompts", epoch, size).tolist()

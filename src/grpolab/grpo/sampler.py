@@ -68,24 +68,21 @@ class EngineNoise:
     sampled. The sampler draws from the disturbed policy, and its log-probs are that policy's.
     """
 
-    seed: int
+    settings: Resolved
     step: int
-    std: float  # of a logit after the temperature, in nat
     prompts_P: NDArray[np.int64]  # numbers of the prompts in the rollout step
-    group: int
 
     @classmethod
     def of(cls, settings: Resolved, step: int, first: int = 0) -> EngineNoise | None:
         """Return the noise of a rollout step's prompts from number `first` on; None if the settings have none."""
-        if settings.sampler_noise is None:
-            return None
         prompts_P = first + np.arange(settings.prompts_per_step)
-        return cls(settings.seed, step, settings.sampler_noise, prompts_P, settings.num_generations)
+        return None if settings.sampler_noise is None else cls(settings, step, prompts_P)
 
     def disturb(self, token: int, log_probs_BV: Tensor) -> Tensor:
         """Return the log-probs of the disturbed policy at a token's position, (B, V)."""
-        V = log_probs_BV.shape[1]
-        places = np.ix_(self.prompts_P, np.arange(self.group), np.arange(V))
-        draws_PGV = self.std * seeds.normals(self.seed, "sampler_noise", self.step, token, *places)
+        settings, V = self.settings, log_probs_BV.shape[1]
+        assert settings.sampler_noise is not None
+        places = np.ix_(self.prompts_P, np.arange(settings.num_generations), np.arange(V))
+        draws_PGV = settings.sampler_noise * seeds.normals(settings.seed, "sampler_noise", self.step, token, *places)
         noise_BV = torch.from_numpy(draws_PGV.reshape(-1, V)).to(log_probs_BV)
         return (log_probs_BV + noise_BV).log_softmax(-1)

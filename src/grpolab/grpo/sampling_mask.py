@@ -8,7 +8,6 @@ DeepSeek-V3.2 (2512.02556, 'keep sampling mask') therefore hands the sampler's s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,39 +18,24 @@ from grpolab.settings.resolved import Resolved
 ALL_BITS = 255  # eight tokens that could be sampled
 
 
-@dataclass(frozen=True)
-class Truncation:
-    """Which tokens may be sampled, and whether the trainer is told."""
+def likely_tokens(settings: Resolved, log_probs_BV: Tensor) -> Tensor:
+    """Find the tokens that may be sampled, (B, V), bool: the top_k most likely, of these the fewest that hold top_p.
 
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    keeps_mask: bool
-
-    @classmethod
-    def of(cls, settings: Resolved) -> Truncation | None:
-        """Return a run's truncation; None if every token may be sampled."""
-        rules = settings.top_k, settings.top_p, settings.min_p
-        return None if rules == (None, None, None) else cls(*rules, bool(settings.keep_sampling_mask))
-
-    def kept(self, log_probs_BV: Tensor) -> Tensor:
-        """Find the tokens that may be sampled, (B, V), bool: the k most likely, of these the fewest that hold top_p.
-
-        Of what is left, those at least min_p times as likely as the first. Order and ties are those of transformers 5
-        (vLLM has min-p first). The most likely token always stays.
-        """
-        left_BV = log_probs_BV
-        if self.top_k is not None:
-            least_B1 = left_BV.topk(min(self.top_k, left_BV.shape[1])).values[:, -1:]
-            left_BV = left_BV.masked_fill(left_BV < least_B1, -torch.inf)
-        if self.top_p is not None:
-            shares_BV, order_BV = left_BV.double().softmax(-1).sort(descending=True, stable=True)
-            beyond_BV = shares_BV.cumsum(-1) - shares_BV >= self.top_p
-            left_BV = left_BV.masked_fill(torch.zeros_like(beyond_BV).scatter(1, order_BV, beyond_BV), -torch.inf)
-        if self.min_p is not None:
-            least_B1 = left_BV.amax(1, keepdim=True) + math.log(self.min_p)
-            left_BV = left_BV.masked_fill(left_BV < least_B1, -torch.inf)
-        return left_BV > -torch.inf
+    Of what is left, those at least min_p times as likely as the first. Order and ties are those of transformers 5
+    (vLLM has min-p first). The most likely token always stays.
+    """
+    left_BV = log_probs_BV
+    if settings.top_k is not None:
+        least_B1 = left_BV.topk(min(settings.top_k, left_BV.shape[1])).values[:, -1:]
+        left_BV = left_BV.masked_fill(left_BV < least_B1, -torch.inf)
+    if settings.top_p is not None:
+        shares_BV, order_BV = left_BV.double().softmax(-1).sort(descending=True, stable=True)
+        beyond_BV = shares_BV.cumsum(-1) - shares_BV >= settings.top_p
+        left_BV = left_BV.masked_fill(torch.zeros_like(beyond_BV).scatter(1, order_BV, beyond_BV), -torch.inf)
+    if settings.min_p is not None:
+        least_B1 = left_BV.amax(1, keepdim=True) + math.log(settings.min_p)
+        left_BV = left_BV.masked_fill(left_BV < least_B1, -torch.inf)
+    return left_BV > -torch.inf
 
 
 def log_mass(log_probs_BV: Tensor, kept_BV: Tensor) -> Tensor:

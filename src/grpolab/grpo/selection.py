@@ -6,15 +6,8 @@ which each has a group of G completions.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-from grpolab.settings.selection import DifficultyPool
 
 
 def differs(values_PG: Tensor) -> Tensor:
@@ -42,20 +35,6 @@ def most_varied(rewards_PG: Tensor, count: int) -> Tensor:
     variances_PC = torch.stack([ordered_PG[:, kept_G].var(1, correction=0) for kept_G in choices_CG], 1)
     best_P = (variances_PC >= variances_PC.amax(1, keepdim=True) - 1e-12).int().argmax(1)
     return torch.zeros_like(rewards_PG, dtype=torch.bool).scatter(1, order_PG, choices_CG[best_P])
-
-
-# --- which prompts are sampled, by what their last groups were --------------------------------------------------------
-
-
-def pool_weights(scores_N: list[float | None], pools: Sequence[DifficultyPool]) -> NDArray[np.float64]:
-    """Return how often each prompt is drawn, (N,): the weight of its pool; 1 where it was not sampled yet.
-
-    prime-rl's `DifficultyPoolSampler` (559b447, orchestrator/curriculum/samplers/pool.py): `at_most` belongs to the
-    pool, and the last pool has all that is above it. Its defaults: .25, .75, 1.0 with weights .2, 1, .2.
-    """
-    ends, weights = [pool.at_most for pool in pools], [pool.weight for pool in pools]
-    places = (None if score is None else min(bisect_left(ends, score), len(ends) - 1) for score in scores_N)
-    return np.array([1.0 if place is None else weights[place] for place in places])
 
 
 # --- parts of the reward that depend on the length, (P, G) each; a length counts the end token ------------------------

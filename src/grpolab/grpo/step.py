@@ -31,8 +31,9 @@ from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.grpo.mismatch import rejection_metrics
 from grpolab.grpo.model import Policy, apply_to_tokens, old_log_probs, prefix_places, token_log_probs
 from grpolab.grpo.processes import ALONE, Processes
+from grpolab.grpo.prompts import PromptStream
 from grpolab.grpo.ratios import interpolated_log_probs
-from grpolab.grpo.rollout import Collector, PromptStream
+from grpolab.grpo.rollout import Collector
 from grpolab.grpo.sampler import refresh_sampler
 from grpolab.registry import SURROGATES
 from grpolab.settings.objective import AdaptiveEntropySettings, Objective
@@ -72,10 +73,10 @@ class LearnerState:
 
     policy: Policy
     optimizer: AdamW
+    stream: PromptStream
     rollout_step: int = 0
     optimizer_step: int = 0
     stale_batches: list[Rollout] = field(default_factory=list)  # queue: sampled and not yet learnt from
-    stream: PromptStream = field(default_factory=PromptStream)  # of the prompts
     completions: int = 0  # sampled for the rollout steps so far
     entropy: EntropyControl | None = None  # only where the entropy bonus adapts
     gradient: Tensor | None = None  # of the last optimiser step, flat; only where consecutive ones are compared
@@ -172,7 +173,18 @@ class Learner:
         log_probs_BT, entropy_BT = concatenate(log_probs), concatenate(entropies)
         batch = self._with_old(state, minibatch, log_probs_BT, entropy_BT)
         inputs = loss_inputs(batch, log_probs_BT, entropy_BT, replace(totals, micro_batches=1), noise_BT)
-        update = replace(finish_update(total, grad_norm, batch, objective, inputs, losses), grad_cosine=cosine)
+        masks = ([getattr(loss.surrogate, name) for loss in losses] for name in SurrogateParts.__annotations__)
+        update = Update(
+            inputs=inputs,
+            log_ratio_BT=torch.where(inputs.mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0),
+            surrogate=SurrogateParts(*map(concatenate, masks)),
+            loss=total,
+            grad_norm=grad_norm,
+            batch=batch,
+            objective=objective,
+            whole_loss=losses[0] if len(losses) == 1 else None,
+            grad_cosine=cosine,
+        )
         if state.entropy and settings.adaptive_entropy and totals.tokens:
             state.entropy = state.entropy.after(update.tokens(entropy_BT).mean().item(), settings.adaptive_entropy)
         return update
@@ -255,7 +267,10 @@ class Learner:
         computed = []
         for micro in self.processes.share(batch.micro_batches(self.settings.forward_size, policy.break_even)):
             (new, place_BT), (old, _) = (prefix_places(p, micro) for p in (policy, reference))
-            (kl_BT,) = apply_to_tokens(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
+            (kl_BT,) = apply_to_tokens(
+                lambda place_Y, tokens_Y, new_NV, old_NV: (exact_kl(new_NV, old_NV)[place_Y],),
+                *(place_BT, micro.tokens_BT, micro.mask_BT, new, old),
+            )
             computed.append((kl_BT[micro.mask_BT].double().sum().item(), int(micro.mask_BT.sum())))
         total, tokens = 0.0, 0  # not `sum`, which rounds differently from Python 3.12 on
         for kl, counted in self.processes.gather(computed):
@@ -274,11 +289,6 @@ def compare_gradients(state: LearnerState) -> float | None:
     if last is None or not (lengths := (last.norm() * state.gradient.norm()).item()):
         return None
     return (last @ state.gradient).item() / lengths
-
-
-def exact_kl_at(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor, reference_NV: Tensor) -> tuple[Tensor]:
-    """Return KL(policy || reference) over the vocabulary at each token's place, (Y,)."""
-    return (exact_kl(log_probs_NV, reference_NV)[place_Y],)
 
 
 def make_optimizer(policy: Policy, settings: Resolved) -> AdamW:
@@ -324,25 +334,6 @@ def loss_inputs(
         rewards_B1=batch.rewards_B[:, None],
         group_B=batch.prompt_of_B,
         noise_BT=noise_BT,
-    )
-
-
-def finish_update(
-    loss: float, grad_norm: float, batch: TrainingBatch, objective: Objective, inputs: LossInputs, losses: list[Loss]
-) -> Update:
-    """Return the finished optimiser step, with its micro-batches' loss rows joined."""
-    masks = ([getattr(loss.surrogate, name) for loss in losses] for name in SurrogateParts.__annotations__)
-    log_ratio_BT = torch.where(inputs.mask_BT, concatenate([loss.log_ratio_BT for loss in losses]), 0.0)
-    surrogate = SurrogateParts(*map(concatenate, masks))
-    return Update(
-        inputs=inputs,
-        log_ratio_BT=log_ratio_BT,
-        surrogate=surrogate,
-        loss=loss,
-        grad_norm=grad_norm,
-        batch=batch,
-        objective=objective,
-        whole_loss=losses[0] if len(losses) == 1 else None,
     )
 
 

@@ -24,12 +24,8 @@ from grpolab.report.registered import registry_at
 if TYPE_CHECKING:
     from grpolab.report.load import StudyRuns
 
-OF_A_RUN = (
-    "outcome.json",
-    "provenance.json",
-    "journal.jsonl",
-    "timing.jsonl",
-)  # the files of a run that a report reads
+# The files of a run that a report reads.
+OF_A_RUN = ("outcome.json", "provenance.json", "journal.jsonl", "timing.jsonl")
 COMPUTED_BY = ("numpy", "pandas", "pyarrow", "scipy")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grpolab.frameworks.objectives import make_objective
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, surrogate
 from grpolab.settings.objective import Objective
@@ -18,21 +19,21 @@ SIGNS = (1.0, -1.0)
 
 
 CURVES = {
-    "no clip": Objective.of("token", "ratio"),
-    "clip 0.2 / 0.2": Objective.of("token", "clipped", 0.2, 0.2),
-    "clip 0.2 / 0.28": Objective.of("token", "clipped", 0.2, 0.28),
-    "lower clip only": Objective.of("token", "clipped", 0.2, math.inf),
-    "clip 0.2 / 0.2, delta 2": Objective.of("token", "clipped", 0.2, 0.2, delta=2.0),
-    "cispo, cap 1.28": Objective.of("token", "cispo", 1.0, 0.28),
-    "sapo": Objective.of("token", "sapo", kernel_options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
-    "gmpo, one token": Objective.of("token", "gmpo", 0.4, 0.4),
+    "no clip": make_objective("token", "ratio"),
+    "clip 0.2 / 0.2": make_objective("token", "clipped", 0.2, 0.2),
+    "clip 0.2 / 0.28": make_objective("token", "clipped", 0.2, 0.28),
+    "lower clip only": make_objective("token", "clipped", 0.2, math.inf),
+    "clip 0.2 / 0.2, delta 2": make_objective("token", "clipped", 0.2, 0.2, delta=2.0),
+    "cispo, cap 1.28": make_objective("token", "cispo", 1.0, 0.28),
+    "sapo": make_objective("token", "sapo", kernel_options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
+    "gmpo, one token": make_objective("token", "gmpo", 0.4, 0.4),
 }
 # Rules that depend on the old probability itself, and rules that depend only on the ratio.
 SURFACES = {
     **{name: CURVES[name] for name in ("no clip", "clip 0.2 / 0.2", "cispo, cap 1.28")},
-    "aspo, cap 3": Objective.of("token", "aspo", kernel_options={"cap": 3.0}),
+    "aspo, cap 3": make_objective("token", "aspo", kernel_options={"cap": 3.0}),
     "sapo": CURVES["sapo"],
-    "dppo, TV 0.2": Objective.of("token", "dppo_tv", kernel_options={"cap": math.inf}),
+    "dppo, TV 0.2": make_objective("token", "dppo_tv", kernel_options={"cap": math.inf}),
 }
 
 

@@ -13,6 +13,7 @@ from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.loading import make_policy
 from grpolab.grpo.loss import CORE, LossRecipe
 from grpolab.grpo.processes import ALONE, Processes
+from grpolab.grpo.prompts import PromptStream
 from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
 from grpolab.grpo.sampler import own_sampler
@@ -64,10 +65,11 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
     evaluator = Evaluator(policy, task, score, held_out, *how, others)
     dataset: dict[str, Any] = {}
     for split, examples in (("train", train), ("evaluation", held_out)):
-        dataset |= {f"{split}_sha256": content_hash(examples), f"{split}_items": len(examples)}
+        dataset |= {f"{split}_sha256": content_hash(tuple(examples)), f"{split}_items": len(examples)}
     entropy = EntropyControl(settings.entropy_coef or 0.0) if settings.adaptive_entropy else None
     sampler = own_sampler(policy, settings)
-    state = LearnerState(policy, make_optimizer(policy, settings), entropy=entropy, sampler=sampler)
+    stream = PromptStream(settings, len(train))
+    state = LearnerState(policy, make_optimizer(policy, settings), stream, entropy=entropy, sampler=sampler)
     if settings.fault:
         learner = resolve(FAULTS[settings.fault]).plant(learner, state)
     return RunParts(settings, learner, evaluator, state, dataset)

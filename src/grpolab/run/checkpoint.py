@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from grpolab.grpo.step import LearnerState
@@ -29,11 +29,6 @@ def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
     """Write parameters by name."""
     # Serialised first, because the library reports a full disk as a format error if it writes the file itself.
     write_atomic(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}))
-
-
-def load_weights(path: Path) -> dict[str, Tensor]:
-    """Read parameters by name, on the CPU."""
-    return load_file(path)
 
 
 def save_state(folder: Path, state: LearnerState, **position: Any) -> None:

@@ -54,7 +54,6 @@ class Journal:
         return self._digest.hexdigest()
 
     def append(self, **record: Any) -> None:
-        """Add one record."""
         self._lines.append(line(record))
 
     def flush(self) -> int:

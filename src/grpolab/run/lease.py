@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -148,6 +148,15 @@ class Lease:
             content = b""
         if content != self._content:
             raise LeaseLost(f"{self.folder} has been taken over by another process")
+
+    def checked(self, on_step: Callable[[int], None]) -> Callable[[int], None]:
+        """Return a function that checks, then calls another: at each step, before the step's records are written."""
+
+        def check_and_call(step: int) -> None:
+            self.check()
+            on_step(step)
+
+        return check_and_call
 
     def beat(self) -> None:
         """Touch the lease, to show that its holder lives. Raises LeaseLost."""

@@ -206,9 +206,8 @@ def sample_table(
         "old_log_prob": of_tokens([update.inputs.old_log_probs_BT for update in updates]),
         "ratio": of_tokens([update.log_ratio_BT.exp() for update in updates]),
         "entropy": in_order(trained.old_entropy_BT),  # of the policy that sampled
-        "gap": in_order(
-            trained.sampler_log_probs_BT - trained.old_log_probs_BT
-        ),  # 0 where the sampler's are the old ones
+        # 0 where the sampler's are the old ones.
+        "gap": in_order(trained.sampler_log_probs_BT - trained.old_log_probs_BT),
         "clipped": ["low" if low else "high" if high else "" for low, high in zip(low_N, high_N, strict=True)],
     }
     return pa.table(columns)

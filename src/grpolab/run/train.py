@@ -19,7 +19,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from typing import Any
 import yaml
 
 from grpolab.grpo.processes import ALONE, Processes
-from grpolab.grpo.rollout import PromptStream
 from grpolab.grpo.step import Diverged, EntropyControl, Update, flat_weights, step_norm
 from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import DATA_PARALLEL, ENVIRONMENT_READ, resolve
@@ -117,13 +116,8 @@ def _train_to_end(parts: RunParts, lease: Lease, on_step: OnStep, stop: Stop) ->
     """Run the loop from the last checkpoint, or from the start; save the weights at its end."""
     ending, recorder = resume(parts, lease.folder)
     state, divergence = parts.state, None
-
-    def check_lease_and_report(step: int) -> None:  # before the step's records and its checkpoint are written
-        lease.check()
-        on_step(step)
-
     try:
-        training_loop(parts, ending, recorder, check_lease_and_report, stop)
+        training_loop(parts, ending, recorder, lease.checked(on_step), stop)
     except Diverged as error:
         divergence = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
     finally:
@@ -156,7 +150,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         minibatches = learner.minibatches(policy, rollout.batch, step)
         tokens = int(rollout.batch.mask_BT.sum())
         recorder.lap("rollout")
-        measured = learner.collector.prompt_metrics(state.stream)
+        measured = state.stream.metrics()
         first_pass: list[Update] = []
         for iteration in range(settings.num_iterations):
             updates = []
@@ -172,8 +166,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         if before is not None:
             measured["weights/step_norm"] = step_norm(policy, before)
         state.completions += len(rollout.texts_B)
-        ending.see_time(step + 1, processes.from_first(lambda: recorder.seconds))
-        ending.see_completions(step + 1, state.completions)
+        ending.see_used(step + 1, processes.from_first(lambda: recorder.seconds), state.completions)
         last = ending.reached(step + 1)
         if _is_due(settings.diagnostics.kl_ref_every, step + 1, last):
             measured["kl_ref/exact"] = learner.kl_to_reference(policy, rollout.batch)
@@ -228,17 +221,15 @@ class Ending:
         """Return True if the run is over after `finished` rollout steps."""
         return self.reason is not None or finished >= self.settings.planned_steps
 
-    def see_time(self, finished: int, seconds: float) -> None:
-        """End the run if its time is up: it took `seconds` for `finished` rollout steps."""
-        limit, planned = self.settings.max_seconds, self.settings.planned_steps
-        if limit is not None and seconds >= limit and finished < planned:
-            self.reason = f"max_seconds={limit:g} ended it after {finished} of {planned} rollout steps"
-
-    def see_completions(self, finished: int, sampled: int) -> None:
-        """End the run if it has sampled as many completions as it may; only with a filter this is not known before."""
-        limit, planned = self.settings.max_completions, self.settings.planned_steps
-        if limit is not None and sampled >= limit and finished < planned:
-            self.reason = f"max_completions={limit} ended it after {finished} of {planned} rollout steps"
+    def see_used(self, finished: int, seconds: float, completions: int) -> None:
+        """End the run if its time is up, or if it has all the completions that it may have: a filter samples more."""
+        settings, planned = self.settings, self.settings.planned_steps
+        for key, used, limit in (
+            ("max_seconds", seconds, settings.max_seconds),
+            ("max_completions", completions, settings.max_completions),
+        ):
+            if limit is not None and used >= limit and finished < planned:
+                self.reason = f"{key}={limit:.12g} ended it after {finished} of {planned} rollout steps"
 
     def see_evaluation(self, finished: int, metrics: dict[str, float]) -> None:
         """Count bad evaluations in a row; end the run after as many as its early stop allows."""
@@ -265,7 +256,7 @@ def save_checkpoint(parts: RunParts, ending: Ending, recorder: Recorder) -> None
         ending={name: value for name, value in vars(ending).items() if name != "settings"},
         seconds=recorder.seconds,
         waiting=parts.learner.collector.state_dict(state.stale_batches),
-        stream=vars(state.stream),
+        stream=state.stream.state_dict(),
         completions=state.completions,
         **({"entropy": astuple(state.entropy)} if state.entropy else {}),
         **({"gradient": state.gradient} if state.gradient is not None else {}),
@@ -278,7 +269,7 @@ def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
     saved, problems = checkpoint.restore_state(folder / "checkpoint", state, partial(journal_misfit, folder))
     state.stale_batches = collector.load_state_dict(state.policy, state.rollout_step, saved.get("waiting", []))
     drawn = (state.rollout_step + len(state.stale_batches)) * parts.settings.prompts_per_step
-    state.stream = PromptStream(**saved.get("stream", {"place": drawn}))  # older checkpoints lack it
+    state.stream = replace(state.stream, **saved.get("stream", {"place": drawn}))  # older checkpoints lack it
     state.completions = saved.get("completions", state.rollout_step * parts.settings.batch_size)
     state.gradient = saved.get("gradient")
     if "entropy" in saved:

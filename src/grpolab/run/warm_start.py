@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim import AdamW
 
@@ -25,7 +26,7 @@ from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.loading import make_policy
 from grpolab.grpo.model import Policy, apply_to_tokens, text_places, token_log_prob
 from grpolab.paths import Results, json_bytes, write_new
-from grpolab.run.checkpoint import load_weights, save_weights
+from grpolab.run.checkpoint import save_weights
 from grpolab.run.folder import Journal
 from grpolab.run.lease import Lease, LeaseLost, leased
 from grpolab.run.provenance import set_up_torch
@@ -54,7 +55,7 @@ class WarmStart:
 
     def weights(self) -> dict[str, Tensor] | None:
         """Load the weights; None if the warm start has no step and the model is used as it is."""
-        return load_weights(self.folder / WEIGHTS) if self.steps else None
+        return load_file(self.folder / WEIGHTS) if self.steps else None
 
     def as_outcome(self, target: float | None) -> dict[str, Any]:
         """Return the outcome as a sweep shows it, with a `reason` if the accuracy is far below the target."""
@@ -103,12 +104,7 @@ def _make(settings: Resolved, lease: Lease, on_step: OnStep) -> None:
     accuracy = None
     if steps:
         journal = Journal(folder / "journal.jsonl")
-
-        def check_lease_and_report(step: int) -> None:
-            lease.check()
-            on_step(step)
-
-        accuracy, steps = _train(settings, task, examples, policy, journal, check_lease_and_report)
+        accuracy, steps = _train(settings, task, examples, policy, journal, lease.checked(on_step))
         journal.close()
         lease.check()
         save_weights(folder / WEIGHTS, policy.weights())

@@ -5,8 +5,7 @@ An empty key switches its axis off and is no part of a run's signature.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
@@ -28,11 +27,6 @@ class SamplerCorrection(Settings):
     mode: Literal["truncate", "mask"] = setting("Outside [low, high]: cut to it (TIS), or 0 (IcePop).")
     low: NonNegative = setting("Least weight.")
     high: PositiveOrInf = setting("Largest weight.")
-
-    @classmethod
-    def of(cls, level: str, mode: str, low: float, high: float) -> SamplerCorrection:
-        """Build a framework's rule without checks, because some frameworks allow what our settings refuse."""
-        return cls.model_construct(level=level, mode=mode, low=low, high=high)
 
 
 class SamplerRejection(Settings):
@@ -112,36 +106,6 @@ class Objective(Settings):
     )
     sampler_correction: SamplerCorrection | None = setting("Weight for another sampler; empty: none.")
     sampler_rejection: SamplerRejection | None = setting("What is left out because of another sampler; empty: nothing.")
-
-    @classmethod
-    def of(
-        cls,
-        importance_sampling_level: str = "token",
-        kernel: str = "clipped",
-        epsilon: float = 0.2,
-        epsilon_high: float | None = None,
-        delta: float | None = None,
-        loss_form: str = "min_positive",
-        aggregation: str = "token_mean_minibatch",
-        beta: float = 0.0,
-        *,
-        kernel_options: Mapping[str, float] = MappingProxyType({}),
-        **others: Any,
-    ) -> Objective:
-        """Build an objective from its axes; an axis that is not given is as in PPO, or off.
-
-        Values are not checked, because replays of frameworks use some that our settings refuse. Raises TypeError for
-        an unknown axis.
-        """
-        if unknown := others.keys() - cls.model_fields.keys():
-            raise TypeError(f"{', '.join(sorted(unknown))} is no axis of an objective")
-        axes: dict[str, Any] = dict.fromkeys(cls.model_fields)
-        axes |= {"kl_estimator": "k3", "kl_gradient": "plain", "entropy_coef": 0.0, **others}
-        axes |= {"importance_sampling_level": importance_sampling_level, "kernel": kernel, "delta": delta}
-        axes |= {"epsilon": epsilon, "epsilon_high": epsilon if epsilon_high is None else epsilon_high}
-        axes |= {"loss_form": loss_form, "aggregation": aggregation, "beta": beta}
-        axes["kernel_options"] = {kernel: dict(kernel_options)} if kernel_options else None
-        return cls.model_construct(**axes)
 
     def but(self, **changes: Any) -> Objective:
         """Return a copy with other values of some axes."""
@@ -264,15 +228,3 @@ class ObjectiveSettings(Objective):
             "kernel_options": {self.kernel: self.options} if self.options else None,
         }
         return values if self.beta else {**values, **dict.fromkeys((*KL_AXES, "kl_placement"))}
-
-
-def kl_axes(
-    beta: float,
-    estimator: str,
-    gradient: str = "plain",
-    input_clamp: float | None = None,
-    output_clamp: float | None = None,
-) -> dict[str, Any]:
-    """Return the axes of the KL to the reference; only its weight if that is 0."""
-    axes = (estimator, gradient, input_clamp, output_clamp) if beta else (None,) * len(KL_AXES)
-    return {"beta": beta, **dict(zip(KL_AXES, axes, strict=True))}

@@ -1,6 +1,7 @@
 """The settings of which samples train: what is sampled again, dropped or masked before the loss sees it.
 
-An empty key switches its rule off and is no part of a run's signature. The rules are in `grpo/selection.py`.
+An empty key switches its rule off and is no part of a run's signature. The rules are in `grpo/selection.py` and
+`grpo/prompts.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class SelectionSettings(ObjectiveSettings):
     )
     revisit_equal_groups: Annotated[float, Field(gt=0, lt=1)] | None = setting(
         "Probability of sampling a prompt again, to the power of how many of its last groups in a row had equal rewards"
-        " (GRESO, with one fixed probability); empty: 1."
+        " (GRESO, with one fixed probability); a batch passes over at most an epoch of prompts. Empty: 1."
     )
     difficulty_pools: Annotated[list[DifficultyPool], Field(min_length=1)] | None = setting(
         "Prompts are drawn with replacement, as often as their pool says; empty: each once an epoch."

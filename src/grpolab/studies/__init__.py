@@ -1,1 +1,1 @@
-"""Train a run or a study look by look, register it, draw it. The layer above `sweep` and `report`."""
+"""A run or a study from request to page, a file for each command. The layer above `sweep` and `report`."""

@@ -18,9 +18,8 @@ from grpolab.paths import Results, is_refusal, read_json, write_json_atomic
 from grpolab.records import read_plan, read_provenance, read_settings
 from grpolab.run.folder import is_begun
 from grpolab.run.lease import Lease, is_taken
-from grpolab.run_files import JOURNAL, WEIGHTS, read_outcome, read_warm_start, weights_sha256
+from grpolab.run_files import JOURNAL, WEIGHTS, Record, read_outcome, read_warm_start, weights_sha256
 from grpolab.study_names import available
-from grpolab.sweep.ledger import Record
 from grpolab.sweep.plan import plans
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
-from grpolab.errors import RequestError
+from grpolab.errors import Damaged, RequestError
 from grpolab.look.live import written_meanwhile
 from grpolab.paths import DISK_ERRORS, REPORT_FILES, plain
-from grpolab.run_files import JOURNAL
-from grpolab.studies import drawing
+from grpolab.run_files import JOURNAL, read_warm_start
+from grpolab.studies import drawing, summary
 from grpolab.studies.looks import Looks, summarize, tally
-from grpolab.sweep import launch
-from grpolab.sweep.engine import WORKER_COMMAND, Engine
-from grpolab.sweep.jobs import RUN, WARM_START, Job, Request
+from grpolab.studies.progress import Estimate, send, show_progress
+from grpolab.studies.session import interruptible, mirrored
+from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerStartError, make_engine
+from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule
 from grpolab.sweep.ledger import committed_outcomes
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.progress import send
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
@@ -41,34 +41,34 @@ def sweep(
     """
     request = Request(plans, count_committed=not repeat)
     todo = request.jobs(retry_failed)
-    engine = launch.make_engine(request, jobs, command)
+    engine = make_engine(request, jobs, command)
     if looks and not todo:  # go on to a look that has something to train; the plan on disk may be of a later one
         request, todo = _next_look(request, looks, engine, retry_failed)
     has_trained, is_drawn = bool(todo), True
-    with launch.interruptible(), engine if todo else nullcontext():
+    with interruptible(), engine if todo else nullcontext():
         request.write_plans(retry_failed)
-        launch.say_plan(request, todo)
+        summary.say_plan(request, todo)
         if todo and report:
             file = request.results.output(request.name) / "report.html"
             say(f"to look at it meanwhile: {file} (from the first minute on), or `grpolab watch {request.name}`")
-        with launch.mirrored(request.results, request.tracking_uri, request.name):
+        with mirrored(request.results, request.tracking_uri, request.name):
             live = written_meanwhile(request.results, request.name) if todo and report else nullcontext()
             with live:
                 while todo:
-                    launch.train(request, todo, engine)
+                    _train(request, todo, engine)
                     if not looks:
                         break
                     request, todo = _next_look(request, looks, engine, retry_failed)
                     request.write_plans(retry_failed)
                     if todo:
-                        launch.say_plan(request, todo)
+                        summary.say_plan(request, todo)
             if not has_trained:
                 say("0 cells to train: every run has its outcome")
             # Before the mirror ends, so that figures and tables reach the tracking store too.
             if report and (has_trained or not _is_report_up_to_date(request)):
                 is_drawn = _draw(request)
     results, name = request.results, request.name
-    launch.say_results(request)
+    summary.say_results(request)
     for sentence in drawing.unmet(results, name) if report else ():
         say(f"precondition {sentence}")
     if repeat:
@@ -76,8 +76,8 @@ def sweep(
     # Without `report` a report here is that of another command, of other runs.
     files = [results.output(name) / file for file in REPORT_FILES if report]
     places = [str(file) for file in files if file.exists()]
-    places += [launch.ui_command(name, results)] if request.tracking_uri else []
-    return launch.say_end(request.states(), request.labels, results, places, is_drawn)
+    places += [summary.ui_command(name, results)] if request.tracking_uri else []
+    return summary.say_end(request.states(), request.labels, results, places, is_drawn)
 
 
 def _next_look(request: Request, looks: Looks, engine: Engine, retry_failed: bool) -> tuple[Request, list[Job]]:
@@ -112,7 +112,7 @@ def _describe_jobs(request: Request, todo: Sequence[Job], places: int) -> str:
     if not todo:
         return "all done"
     costs: dict[str, float] = {kind: sum(j.cost for j in todo if j.kind == kind) for kind in (RUN, WARM_START)}
-    left = launch.make_estimate(request, min(places, len(todo))).describe(costs).removesuffix(" left")
+    left = _make_estimate(request, min(places, len(todo))).describe(costs).removesuffix(" left")
     runs = sum(job.kind == RUN for job in todo)
     return f"{runs} run{'' if runs == 1 else 's'}" + (f", {left}" if left else "")
 
@@ -156,3 +156,28 @@ def _say_repeated(request: Request) -> None:
     if repeated:
         advice = "" if equal == len(repeated) else "; `grpolab compare results/reference` judges the others"
         say(f"of {len(repeated)} runs that are committed too, {equal} are equal to the bit{advice}")
+
+
+def _train(request: Request, todo: Sequence[Job], engine: Engine) -> None:
+    places = min(engine.places, len(todo))
+    try:
+        with show_progress(todo, _make_estimate(request, places), request.results) as progress:
+            progress.note(f"workers: {places}; {progress.left()}")
+            engine.run(Schedule(todo), progress)
+    except WorkerStartError as error:
+        say(error)
+
+
+def _make_estimate(request: Request, workers: int) -> Estimate:
+    """Return an estimate that has learnt from the finished runs and warm starts in the results folder."""
+    estimate = Estimate(workers)
+    for name, state in request.states().items():
+        if state.outcome and state.outcome.get("seconds"):
+            estimate.learn(RUN, request.cells[name].cost, state.outcome["seconds"], whole=True)
+    for name, cell in {cell.warm_start: cell for cell in request.cells.values()}.items():
+        made = None
+        with suppress(Damaged):
+            made = read_warm_start(request.results.warm_start(name))
+        if made and made["steps"]:
+            estimate.learn(WARM_START, cell.warm_start_cost, made["seconds"], whole=True)
+    return estimate

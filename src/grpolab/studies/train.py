@@ -9,15 +9,17 @@ from types import FrameType
 
 from grpolab.paths import Results
 from grpolab.studies import drawing
+from grpolab.studies.command_line import plan_of_run, refuse_taken_name
+from grpolab.studies.facts import JournalReader, average_runs, result_lines
+from grpolab.studies.progress import Estimate, send, show_progress
+from grpolab.studies.session import interruptible, mirrored
+from grpolab.studies.summary import say_constant_rewards, say_end, ui_command
 from grpolab.sweep.engine import TICK_SECONDS, Engine, Listener
-from grpolab.sweep.jobs import WARM_START, Job, Schedule, check_plans, run_job, warm_start_jobs, write_plans
-from grpolab.sweep.launch import interruptible, mirrored, say_constant_rewards, say_end, ui_command
-from grpolab.sweep.ledger import JournalReader, average_runs, cell_state, result_lines, set_failure_aside
-from grpolab.sweep.plan import Cell, plan_of_run, refuse_taken_name
-from grpolab.sweep.progress import Estimate, send, show_progress
+from grpolab.sweep.jobs import WARM_START, Job, Request, Schedule
+from grpolab.sweep.plan import Cell
 from grpolab.sweep.worker import LEFT, do_job
 from grpolab.terminal import say
-from grpolab.vocabulary import DAMAGED, FAILED, RESULTS
+from grpolab.vocabulary import DAMAGED
 
 
 def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
@@ -26,19 +28,13 @@ def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
     Raises RequestError before anything starts, and KeyboardInterrupt, also on SIGTERM, after writing a checkpoint.
     """
     refuse_taken_name(name)
-    settings, results, problems = cell.settings, Results.open(cell.settings.machine.results), list[str]()
-    plan, folder, label = plan_of_run(name, cell, overrides), results.run(cell.signature), f"{name} {cell.label}"
-    if launcher := settings.machine.launcher:
-        problems.append(f"launcher={launcher.name} is for several runs: use `grpolab train -m`, or launcher=null")
-    uri = check_plans([plan], results, problems)
-    state = cell_state(cell.signature, results, {})
-    if state.state in (FAILED, DAMAGED):
-        set_failure_aside(folder, damaged=state.state == DAMAGED)
-    todo = [] if state.state in RESULTS else [*warm_start_jobs([cell], results), run_job(cell, label)]
-    write_plans([plan], results)
+    request = Request([plan_of_run(name, cell, overrides)], count_committed=False, single_run=True)
+    results, uri, folder = request.results, request.tracking_uri, request.results.run(cell.signature)
+    todo = request.jobs(retry_failed=True)
+    request.write_plans(retry_failed=True)
     done, warm_starts = int(not todo), max(0, len(todo) - 1)
     counts = {"runs": 1, "done": done, "committed": 0, "to_train": 1 - done, "warm_starts": warm_starts}
-    send("plan", studies=[{"study": name, "cells": 1, "seeds": [settings.seed], "done": done}], **counts)
+    send("plan", studies=[{"study": name, "cells": 1, "seeds": [cell.seed], "done": done}], **counts)
     with interruptible(), mirrored(results, uri, name):
         if todo:
             with show_progress(todo, Estimate(workers=1), results) as progress:
@@ -47,16 +43,16 @@ def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
                 drawing.assess_runs(results, name)
         else:
             say("0 cells to train: the run has its outcome")
-    state = cell_state(cell.signature, results, {})
+    state = request.states()[cell.signature]
     if state.outcome and state.state != DAMAGED:
         journal = JournalReader(folder).read()
         row = average_runs([(state.outcome, journal.facts())])
         if not send("results", study=name, variants={cell.variant: row}):
             say("\n".join(result_lines(state.outcome, journal.facts())))
-        say_constant_rewards({folder.name: journal}, {folder.name: label}, results)
+        say_constant_rewards({folder.name: journal}, request.labels, results)
     say(f"run folder: {folder}")
     places = [ui_command(name, results)] if uri else []
-    return say_end({folder.name: state}, {folder.name: label}, results, places)
+    return say_end({folder.name: state}, request.labels, results, places)
 
 
 class ThisProcess(Engine):

@@ -29,11 +29,12 @@ from grpolab.errors import RequestError, near_matches
 from grpolab.paths import Results, commit, read_json
 from grpolab.run.lease import HERE, end_of_session
 from grpolab.run.memory import cores
+from grpolab.run_files import Record
 from grpolab.settings.run import RayLauncher, SlurmLauncher
 from grpolab.sweep import engine
 from grpolab.sweep.engine import TICK_SECONDS, Death, Listener, WorkerStartError
 from grpolab.sweep.jobs import RUN, Job, Schedule
-from grpolab.sweep.ledger import Record, last_row
+from grpolab.sweep.ledger import last_row
 from grpolab.sweep.worker import LEFT, do_job
 from grpolab.vocabulary import MISSING
 

@@ -23,14 +23,18 @@ from typing import Any, Protocol, Self
 import psutil
 
 from grpolab.paths import DISK_ERRORS, PYTHON, Results, plain
+from grpolab.registry import resolve
 from grpolab.run.folder import record_failure
 from grpolab.run.memory import cores
-from grpolab.sweep.jobs import RUN, Job, Schedule
+from grpolab.run_files import Record
+from grpolab.sweep.jobs import RUN, Job, Request, Schedule
 from grpolab.sweep.ledger import no_outcome
 from grpolab.vocabulary import COMPLETED, FAILED
 
-Outcome = dict[str, Any]
-
+ENGINES = {  # launcher -> its engine, imported only if it is asked for
+    "ray": "grpolab.sweep.cluster:RayEngine",
+    "slurm": "grpolab.sweep.cluster:SlurmEngine",
+}
 WORKER_COMMAND = (*PYTHON, "-m", "grpolab.sweep.worker")
 TICK_SECONDS = 0.5  # between two checks of limits and of other commands' outcomes
 GRACE_SECONDS = 20.0  # for a run to reach its next rollout boundary
@@ -65,7 +69,7 @@ class Listener(Protocol):
     def started(self, job: Job, slot: int) -> None: ...
     def stepped(self, job: Job, step: int) -> None: ...
     def returned(self, job: Job, reason: str) -> None: ...
-    def finished(self, job: Job, outcome: Outcome) -> None: ...
+    def finished(self, job: Job, outcome: Record) -> None: ...
     def note(self, text: str) -> None: ...
 
 
@@ -139,7 +143,7 @@ class Engine(ABC):
         else:
             self.finish(job, {"outcome": FAILED, "reason": death.reason}, step)
 
-    def finish(self, job: Job, outcome: Outcome, step: int = 0) -> None:
+    def finish(self, job: Job, outcome: Record, step: int = 0) -> None:
         """Remove a finished job from the schedule; if it failed, record that, and fail the runs that waited for it."""
         if job.kind == RUN and outcome["outcome"] == FAILED:
             folder = self.results.run(job.signature)
@@ -155,6 +159,19 @@ class Engine(ABC):
             self.finish(orphan, {"outcome": outcome["outcome"], "reason": reason})
         if outcome.get("disk_full") and (dropped := self.schedule.drop_waiting()):
             self.listener.note(f"the disk is full: {dropped} further jobs are not started")
+
+
+def make_engine(request: Request, jobs: int | None, command: Sequence[str] = WORKER_COMMAND) -> Engine:
+    """Return the engine for a request, with `jobs` workers (default: what the machine has); nothing is started yet."""
+    settings = [cell.settings for cell in request.cells.values()]
+    threads, logs = max(cell.machine.threads for cell in settings), request.results.studies / request.name
+    if request.launcher:
+        engine: Engine = resolve(ENGINES[request.launcher.name])(
+            request.results, request.launcher, jobs, threads, logs / request.launcher.name
+        )
+        return engine
+    uses_gpu = any(cell.device == "cuda" for cell in settings)
+    return WorkerPool(request.results, worker_slots(jobs, uses_gpu, threads), logs, command)
 
 
 def worker_environment(threads: int) -> dict[str, str]:

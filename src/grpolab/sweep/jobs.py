@@ -71,40 +71,14 @@ def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
     return [job for job in jobs if job.outcome(results) is None]
 
 
-def check_plans(plans: Sequence[Plan], results: Results, problems: Sequence[str] = ()) -> str | None:
-    """Check everything that can be checked before a run starts. Return the URI of the tracking store, or None.
-
-    Raises RequestError with all problems, the caller's `problems` included.
-    """
-    runs = list({cell.signature: cell.settings for plan in plans for cell in plan.cells}.values())
-    studies = {plan.study.name: find_namesake(results, plan.study.name, plan.study.file) for plan in plans}
-    # The checks read files, so runs that differ only in other keys are checked once.
-    checked = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
-    checked |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
-    different = {str(run.model_dump(include=checked)): run for run in runs}
-    namesakes = [f"study {name}: {problem}" for name, problem in studies.items() if problem]
-    found = [problem for run in different.values() for problem in preflight.check(run, results)]
-    problems = [*found, *namesakes, *problems]
-    uri = tracking.store_uri(runs[0].machine.tracking_uri, results)
-    try:
-        if uri:
-            tracking.check_store(uri)
-            if not problems:  # it takes seconds
-                tracking.check_answer(uri)
-    except RequestError as error:
-        problems += error.problems
-    if problems:
-        raise RequestError(dict.fromkeys(problems))
-    return uri
-
-
 class Request:
     """Checked plans and their cells, each cell once. Nothing is written before `write_plans`."""
 
-    def __init__(self, plans: Sequence[Plan], count_committed: bool = True) -> None:
+    def __init__(self, plans: Sequence[Plan], count_committed: bool = True, single_run: bool = False) -> None:
         """Check the plans. With `count_committed`, runs whose results are in the committed reference count as done.
 
-        Raises RequestError with every problem that can be found before a run starts.
+        `single_run`: the command does one run itself, and several processes may share it. Raises RequestError with
+        every problem that can be found before a run starts.
         """
         self.plans = plans
         self.name = plans[-1].study.name  # a collection stands last
@@ -120,17 +94,53 @@ class Request:
             )
         self.launcher, self.results = settings[0].machine.launcher, Results.open(settings[0].machine.results)
         parallel = max(run.data_parallel or 1 for run in settings)
-        single = f"data_parallel={parallel} is for a single run: a sweep gives each core or GPU a worker"
-        self.tracking_uri = check_plans(plans, self.results, [single] if parallel > 1 else [])
+        problems = list[str]()
+        if single_run and self.launcher:
+            name = self.launcher.name
+            problems.append(f"launcher={name} is for several runs: use `grpolab train -m`, or launcher=null")
+        elif parallel > 1 and not single_run:
+            problems.append(f"data_parallel={parallel} is for a single run: a sweep gives each core or GPU a worker")
+        self.tracking_uri = self._check(problems)
         self.committed = committed_outcomes(self.results) if count_committed else {}
         self._ended: dict[str, CellState] = {}  # results do not change, so they are read once
 
+    def _check(self, problems: list[str]) -> str | None:
+        """Check all that can be checked beforehand; return the URI of the tracking store. Raises as `__init__`."""
+        results, settings_of = self.results, {cell.signature: cell.settings for p in self.plans for cell in p.cells}
+        studies = {plan.study.name: find_namesake(results, plan.study.name, plan.study.file) for plan in self.plans}
+        # The checks read files, so runs that differ only in other keys are checked once.
+        checked = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
+        checked |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
+        different = {str(run.model_dump(include=checked)): run for run in settings_of.values()}
+        namesakes = [f"study {name}: {problem}" for name, problem in studies.items() if problem]
+        found = [problem for run in different.values() for problem in preflight.check(run, results)]
+        problems = [*found, *namesakes, *problems]
+        uri = tracking.store_uri(next(iter(settings_of.values())).machine.tracking_uri, results)
+        try:
+            if uri:
+                tracking.check_store(uri)
+                if not problems:  # it takes seconds
+                    tracking.check_answer(uri)
+        except RequestError as error:
+            problems += error.problems
+        if problems:
+            raise RequestError(dict.fromkeys(problems))
+        return uri
+
     def write_plans(self, retry_failed: bool = False) -> None:
-        """Write plan.json of every study. With `retry_failed`, set aside the outcomes of failed and damaged cells."""
+        """Write plan.json of each study unless nothing but its date has changed.
+
+        With `retry_failed`, set aside the outcomes of failed and damaged cells.
+        """
         for name, state in self.states().items() if retry_failed else ():
             if state.state in (FAILED, DAMAGED):
                 set_failure_aside(self.results.run(name), damaged=state.state == DAMAGED)
-        write_plans(self.plans, self.results)
+        created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit(project_root())
+        for plan in self.plans:
+            file, document = self.results.plan(plan.study.name), plain(plan.document(created, head))
+            if {**(read_json(file) or {}), "created": created, "commit": head} != document:
+                # Without indents: they take ten times as long.
+                write_atomic(file, json.dumps(document, allow_nan=False).encode())
 
     def states(self) -> dict[str, CellState]:
         """Return the state of each cell, by signature."""
@@ -151,16 +161,6 @@ class Request:
         open_ = {MISSING, RUNNING, *([FAILED, DAMAGED] if retry_failed else [])}
         todo = [self.cells[name] for name, state in self.states().items() if state.state in open_]
         return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
-
-
-def write_plans(plans: Sequence[Plan], results: Results) -> None:
-    """Write the plan.json of each study unless nothing but its date has changed."""
-    created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit(project_root())
-    for plan in plans:
-        file, document = results.plan(plan.study.name), plain(plan.document(created, head))
-        if {**(read_json(file) or {}), "created": created, "commit": head} != document:
-            # Without indents: they take ten times as long.
-            write_atomic(file, json.dumps(document, allow_nan=False).encode())
 
 
 class Schedule:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -40,12 +39,8 @@ class Task(Protocol):
         ...
 
 
-def content_hash(examples: Iterable[Example]) -> str:
-    """Return the SHA-256 of the examples in order: the identity of a data set."""
-    return _content_hash(tuple(examples))
-
-
 @lru_cache(maxsize=4)  # a worker's runs share their data; hashing takes half a second, a short run ten
-def _content_hash(examples: tuple[Example, ...]) -> str:
+def content_hash(examples: tuple[Example, ...]) -> str:
+    """Return the SHA-256 of the examples in order: the identity of a data set."""
     lines = (json.dumps([example.prompt, example.answer]) + "\n" for example in examples)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -34,7 +34,6 @@ class OneAnswerTask:
     unique_answer = True
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """Return the answer."""
         return example.answer
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
@@ -81,7 +80,6 @@ class WrittenAddition(OneAnswerTask):
         self.shape = re.compile(f"{place};(?:{place}[+][0-9]=[0-9]{{2}};){{{digits - 1}}}[0-9]+")
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Return pairs of the split."""
         cut = self.digits
         texts = [text for text in digits_of_split(split, 2 * cut) if "0" not in (text[0], text[cut])]
         if split == "evaluation":
@@ -113,7 +111,6 @@ class Sorting(OneAnswerTask):
         self.length = length
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Return strings of the split."""
         strings = digits_of_split(split, self.length)
         texts = strings[:items] if split == "evaluation" else strings
         return [Example(f"{digits}>", "".join(sorted(digits))) for digits in texts]
@@ -186,7 +183,6 @@ class CharCount:
         self.chat = chat
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Return prompts of the split, each with its count."""
         every = questions(TRAINING_PROMPTS + EVALUATION_PROMPTS, self.min_length, self.max_length)
         return list(every[:EVALUATION_PROMPTS][:items] if split == "evaluation" else every[EVALUATION_PROMPTS:])
 

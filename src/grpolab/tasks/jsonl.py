@@ -109,7 +109,6 @@ class Jsonl:
         return examples[:items] if split == "evaluation" else examples
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """Return the answer as the file has it."""
         return example.answer
 
     def score(self, example: Example, completion: str) -> dict[str, float]:

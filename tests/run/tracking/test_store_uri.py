@@ -110,7 +110,7 @@ def test_what_the_process_says_meanwhile_is_heard_at_once(
 
 
 def test_a_command_that_tracks_does_not_wait_for_mlflow_to_be_imported() -> None:
-    modules = "grpolab.run.tracking, grpolab.run.tracking.ui"
+    modules = "grpolab.run.tracking, grpolab.studies.ui"
     code = f"import sys, {modules}; assert not {{'mlflow', 'torch', 'transformers', 'hydra'}} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -15,13 +15,13 @@ from fake_runs import FakeRun, mirror, study, uri, wait_for_server
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.run.tracking import ui
+from grpolab.studies import ui
 
 SERVE = """
 import sys
 from pathlib import Path
 from grpolab.paths import Results
-from grpolab.run.tracking.ui import serve
+from grpolab.studies.ui import serve
 serve(Results(Path(sys.argv[1])), sys.argv[2], "clip_range", int(sys.argv[3]), lambda text: print(text, flush=True))
 """
 

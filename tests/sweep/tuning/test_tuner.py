@@ -13,7 +13,7 @@ from tuning_project import STUDY, UNTUNED
 from grpolab.paths import Results
 from grpolab.report import tuning as page
 from grpolab.report.tuning import load_trials
-from grpolab.sweep.ledger import status
+from grpolab.studies.status import status
 from grpolab.sweep.plan import plans
 from grpolab.sweep.tuning.arms import ArmTrials
 from grpolab.sweep.tuning.settings import Pruner

@@ -17,10 +17,9 @@ import pytest
 import yaml
 
 from grpolab.paths import Results, project_root
+from grpolab.studies.tune import tune
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
-from grpolab.sweep.tuning.command import tune
-from grpolab.sweep.tuning.settings import tuned_file
 
 WORKER = (sys.executable, str(Path(__file__).parents[1] / "curve_worker.py"))
 RATE = {"low": 1.0e-5, "high": 5.0e-3, "log": True}
@@ -45,11 +44,10 @@ COMMAND = """
 import sys
 sys.path.insert(0, {here!r})
 from tuning_project import WORKER, draw, score
-from grpolab.cli import main, running
-from grpolab.sweep.tuning import command
+from grpolab.cli import main
+from grpolab.studies import tune
 import functools
-running.quantities, running._draw = score, draw
-command.tune = functools.partial(command.tune, command=WORKER)
+tune.tune = functools.partial(tune.tune, compute_score=score, draw=draw, command=WORKER)
 sys.exit(main({given!r}))
 """
 
@@ -95,7 +93,7 @@ class TuningProject:
         """In this process; the exit code."""
         self._monkeypatch.setenv("CURVE_WORKER", self.orders)
         tuned = TunedStudy(load_tuned("mine"), [*overrides, f"machine.results={self.root}"])
-        return tune(tuned, score, draw, tuned_file("mine"), jobs, storage, WORKER)
+        return tune(tuned, jobs, storage, compute_score=score, draw=draw, command=WORKER)
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         """As a command of its own."""

@@ -25,6 +25,7 @@ from grpolab.terminal import say
 
 Say = Callable[[str], object]
 SQLITE = "sqlite:///"
+HOST, PORT = "127.0.0.1", 5000  # of MLflow's pages on this machine
 # An SQLite store in memory, or with options after a `?`, would not be this file.
 WELL_FORMED = re.compile(
     r"sqlite:///[^?:]*[^?:/]|https?://[^/:]+(:[0-9]+)?(/.*)?|(postgresql|mysql|mssql)(\+\w+)?://.+"

@@ -23,9 +23,8 @@ from grpolab.paths import Results, write_json_atomic
 from grpolab.records import check_policy, read_plan, read_provenance, read_result, read_settings
 from grpolab.run.folder import is_begun
 from grpolab.run.lease import is_taken
-from grpolab.run.tracking import is_server, sqlite_file
+from grpolab.run.tracking import HOST, PORT, is_server, sqlite_file
 from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure
-from grpolab.run.tracking.ui import HOST, PORT, chart_tags
 from grpolab.run.watch import exclusive
 from grpolab.run_files import (
     EACH,
@@ -162,6 +161,21 @@ def read_plans(results: Results, studies: Sequence[str]) -> list[Record]:
 
 
 # --- writing it -------------------------------------------------------------------------------------------------------
+
+
+def chart_tags(plan: Record) -> dict[str, str]:
+    """Return the tags of an experiment by which MLflow's pages group its runs by variant, the best one first.
+
+    They are internal to the pages of MLflow 3.17; another version opens the page without groups.
+    """
+    group = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "variant"}]}
+    closed = {f"tag.variant.{cell['variant']}": False for cell in plan["cells"]}
+    view = {"groupBy": group, "groupsExpanded": closed, "runsHiddenMode": "SHOW_ALL"}
+    view |= {"orderByKey": f"metrics.`{plan.get('primary_metric')}`", "orderByAsc": False}
+    return {
+        "mlflow.experimentKind": "custom_model_development",
+        "mlflow.sharedViewState.by_variant": json.dumps(view),
+    }
 
 
 class StudyMirror:

@@ -19,8 +19,9 @@ from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results, plain
 from grpolab.records import outcome_or_damage
 from grpolab.run.watch import Tail
+from grpolab.run_files import Record
 from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
-from grpolab.sweep.ledger import Record, first_line
+from grpolab.sweep.ledger import first_line
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.tuning.arms import RECORD, ArmTrials
 from grpolab.vocabulary import COMPLETE, DAMAGED, DIVERGED, FAILED, PRUNED

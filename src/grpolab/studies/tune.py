@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import optuna
 import yaml
@@ -20,14 +20,16 @@ from grpolab.paths import Results, commit, plain, project_root, read_json, write
 from grpolab.run.database import reason_of
 from grpolab.run.tracking import SQLITE
 from grpolab.run.watch import exclusive, is_held
-from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError
+from grpolab.run_files import Record
+from grpolab.studies.facts import JournalReader, duration
+from grpolab.studies.progress import Estimate, Progress, outcome_line, print_table
+from grpolab.studies.session import interruptible, mirrored
+from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError, make_engine
 from grpolab.sweep.jobs import RUN, Job, Request
-from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
-from grpolab.sweep.ledger import JournalReader, Record, duration
-from grpolab.sweep.plan import Plan
-from grpolab.sweep.progress import Estimate, Progress, outcome_line, print_table
+from grpolab.sweep.plan import Cell, Plan
 from grpolab.sweep.tuning.arms import TRIAL, ArmTrials, TunedStudy, open_storage, override
 from grpolab.sweep.tuning.search import WATCHED, Score, Tuner
+from grpolab.sweep.tuning.settings import tuned_file
 from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETE, FAILED
 
@@ -35,18 +37,36 @@ TRIALS_FORMAT = 1
 HEAD = "# Written by `grpolab tune {called}`: each arm's best values. A study names them in a level: `tuned={study}`.\n"
 
 
+def compute_quantities(results: Results, cell: Cell) -> Mapping[str, float]:
+    """Return the stability quantities of a finished run, as the report of a study with this one cell has them."""
+    from grpolab.report.journals import read_runs
+    from grpolab.report.load import study_of
+    from grpolab.report.measures import stability_table
+
+    plan = {"study": "", "compare": next(iter(cell.levels)), "primary_metric": "eval/accuracy_expected"}
+    study = study_of(results, {**plan, "cells": [cell.document()]}, read_runs(results, [cell.signature]))
+    return cast(dict[str, float], stability_table(study).iloc[0].to_dict())
+
+
+def draw_report(results: Results, study: str) -> None:
+    """Write the report of a tuning, and print where it is."""
+    from grpolab.report import tuning
+
+    say(tuning.write(results, study, say))
+
+
 def tune(
     tuned: TunedStudy,
-    compute_score: Score,
-    draw: Draw,
-    tuned_file: Path,
     jobs: int | None = None,
     storage: str | None = None,
+    *,
+    compute_score: Score = compute_quantities,
+    draw: Callable[[Results, str], None] = draw_report,
     command: Sequence[str] = WORKER_COMMAND,
 ) -> int:
-    """Do what is left of a study's tuning with `jobs` workers, and `draw` its report.
+    """Do what is left of a study's tuning with `jobs` workers, and draw its report.
 
-    The best values go into `tuned_file` when every arm has its trials: the exit code is then 0, else 1.
+    The best values go into conf/tuned/ when every arm has its trials: the exit code is then 0, else 1.
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
@@ -81,8 +101,9 @@ def tune(
                 progress.note(f"{progress.ended} trials in {duration(progress.seconds())}")
             if is_done := not tuner.open_trials():
                 # Where the results lie is this machine's.
-                is_written = files.write_tuned(tuned_file, uri.replace(f"{results.root}/", ""))
-                say(f"tuned values: {tuned_file}" if is_written else "no tuned values: an arm has no complete trial")
+                file = tuned_file(name)
+                is_written = files.write_tuned(file, uri.replace(f"{results.root}/", ""))
+                say(f"tuned values: {file}" if is_written else "no tuned values: an arm has no complete trial")
             draw(results, name)
         for arm, entry in files.best_entries():
             values = " ".join(override(key, value) for key, value in entry["values"].items())

@@ -1,8 +1,7 @@
-"""MLflow's pages of a study: its charts grouped by variant, and the server that shows them on this machine."""
+"""`grpolab ui`: links to MLflow's pages of a study, and the server that shows them on this machine."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -14,33 +13,16 @@ from contextlib import contextmanager, suppress
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
 from grpolab.records import read_plan
-from grpolab.run.tracking import check_store, is_server, set_environment, sqlite_file, synchronise
-from grpolab.run_files import Record
+from grpolab.run.tracking import HOST, PORT, check_store, is_server, set_environment, sqlite_file, synchronise
 from grpolab.study_names import not_planned
 from grpolab.terminal import say
 
-HOST, PORT = "127.0.0.1", 5000
 PORTS_TRIED = 50
 # Without job execution and with one worker the server has 2 processes and 0.5 GB instead of 14 and 2.7 GB.
 # PYTHONSAFEPATH: the processes that it starts import nothing from the working directory.
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONSAFEPATH": "1"}
 # Without `workflowType` MLflow 3.17 opens its pages for GenAI.
 CHARTS = "runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=by_variant"
-
-
-def chart_tags(plan: Record) -> dict[str, str]:
-    """Return the tags of an experiment by which MLflow's pages group its runs by variant, the best one first.
-
-    They are internal to the pages of MLflow 3.17; another version opens the page without groups.
-    """
-    group = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "variant"}]}
-    closed = {f"tag.variant.{cell['variant']}": False for cell in plan["cells"]}
-    view = {"groupBy": group, "groupsExpanded": closed, "runsHiddenMode": "SHOW_ALL"}
-    view |= {"orderByKey": f"metrics.`{plan.get('primary_metric')}`", "orderByAsc": False}
-    return {
-        "mlflow.experimentKind": "custom_model_development",
-        "mlflow.sharedViewState.by_variant": json.dumps(view),
-    }
 
 
 def serve(results: Results, uri: str, study: str, port: int = PORT, say: Callable[[str], object] = say) -> None:

@@ -22,8 +22,9 @@ from rich.text import Text
 
 from grpolab.credentials import without_secrets_in
 from grpolab.paths import Results, plain
+from grpolab.studies.facts import JournalReader, duration
 from grpolab.sweep.jobs import RUN, WARM_START, Job
-from grpolab.sweep.ledger import JournalReader, duration, first_line
+from grpolab.sweep.ledger import first_line
 from grpolab.terminal import visible
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 

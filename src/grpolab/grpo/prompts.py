@@ -1,0 +1,117 @@
+"""Which prompts are sampled: the stream of all epochs, and the rules that choose from it by what was seen before.
+
+`settings/selection.py` switches the rules on; at most one of them is. Letters of shapes: N training prompts, P prompts
+of a batch, of which each has a group of G completions.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from grpolab import seeds
+from grpolab.grpo.selection import differs
+from grpolab.settings.resolved import Resolved
+from grpolab.settings.selection import REWARD, DifficultyPool
+
+
+@dataclass
+class PromptStream:
+    """The place of the next prompt in the stream of all epochs, and what was seen of each prompt: state of a run."""
+
+    settings: Resolved
+    size: int  # training prompts
+    place: int = 0
+    # By index of a training prompt, where a rule chooses prompts by it: the pass rate of its last group, that group's
+    # mean reward, or how many of its last groups in a row had equal rewards.
+    seen: dict[int, float] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run cannot recompute."""
+        return {"place": self.place, "seen": self.seen}
+
+    def next_places(self) -> list[int]:
+        """Return the places of the next batch's prompts, without those that a rule passes over, and go on behind them.
+
+        Chance passes over at most an epoch of places for a batch; then they are taken as they come, because every
+        prompt's groups may have been equal so often that no place would ever be taken.
+        """
+        settings, count, places = self.settings, self.settings.prompts_per_step, list[int]()
+        if settings.difficulty_pools:
+            self.place += count
+            return self._drawn_from_pools(settings.difficulty_pools, np.arange(self.place - count, self.place))
+        cap, again = settings.pass_rate_cap, settings.revisit_equal_groups
+        if cap is not None and sum(rate >= cap for rate in self.seen.values()) == self.size:
+            cap = None  # no prompt is left
+        may_pass_over = self.size
+        while len(places) < count:
+            place, last = self.place, self.seen.get(self._index(self.place), 0.0)
+            self.place += 1
+            if cap is not None and last >= cap:
+                continue
+            if again and may_pass_over and seeds.uniforms(settings.seed, "equal groups", place) >= again**last:
+                may_pass_over -= 1
+                continue
+            places.append(place)
+        return places
+
+    def _drawn_from_pools(self, pools: Sequence[DifficultyPool], numbers: NDArray[np.int64]) -> list[int]:
+        """Draw prompts by their pools; a place of the first epoch stands for its prompt."""
+        scores_N = [self.seen.get(self._index(place)) for place in range(self.size)]
+        weights_N = pool_weights(scores_N, pools)
+        draws = seeds.uniforms(self.settings.seed, "difficulty pools", numbers) * weights_N.sum()
+        return np.searchsorted(weights_N.cumsum(), draws, side="right").clip(max=self.size - 1).tolist()
+
+    def see(self, places: Sequence[int], values: Callable[[str], Tensor]) -> None:
+        """Keep what the rule asks of each group; `values` returns a part of the reward, or `reward` itself, (P, G)."""
+        settings = self.settings
+        if not settings.prompt_rules:
+            return
+        values_PG = values("correct" if settings.pass_rate_cap is not None else REWARD)
+        differ_P, means_P = differs(values_PG).tolist(), values_PG.nanmean(1).tolist()
+        for place, differ, mean in zip(places, differ_P, means_P, strict=True):
+            index = self._index(place)
+            if settings.revisit_equal_groups is not None:
+                self.seen[index] = 0.0 if differ else self.seen.get(index, 0.0) + 1
+            elif not math.isnan(mean):  # a group without a score tells nothing
+                self.seen[index] = mean
+
+    def metrics(self) -> dict[str, float]:
+        """Return how many training prompts the rule knows; empty if there is none."""
+        metrics = {"prompts/seen": len(self.seen) / self.size} if self.settings.prompt_rules else {}
+        if (cap := self.settings.pass_rate_cap) is not None:
+            metrics["prompts/left_out"] = sum(rate >= cap for rate in self.seen.values()) / self.size
+        return metrics
+
+    def _index(self, place: int) -> int:
+        return prompt_index(self.settings.seed, self.size, place)
+
+
+def prompt_index(seed: int, size: int, place: int) -> int:
+    """Return the number of the training prompt at a place of the stream: a permutation that is new in every epoch."""
+    epoch, position = divmod(place, size)
+    return _epoch_order(seed, epoch, size)[position]
+
+
+@lru_cache(maxsize=4)  # every rollout step asks for its epoch's
+def _epoch_order(seed: int, epoch: int, size: int) -> list[int]:
+    return seeds.permutation(seed, "prompts", epoch, size).tolist()
+
+
+def pool_weights(scores_N: Sequence[float | None], pools: Sequence[DifficultyPool]) -> NDArray[np.float64]:
+    """Return how often each prompt is drawn, (N,): the weight of its pool; 1 where it was not sampled yet.
+
+    prime-rl's `DifficultyPoolSampler` (559b447, orchestrator/curriculum/samplers/pool.py): `at_most` belongs to the
+    pool, and the last pool has all that is above it. Its defaults: .25, .75, 1.0 with weights .2, 1, .2.
+    """
+    ends, weights = [pool.at_most for pool in pools], [pool.weight for pool in pools]
+    places = (None if score is None else min(bisect_left(ends, score), len(ends) - 1) for score in scores_N)
+    return np.array([1.0 if place is None else weights[place] for place in places])
