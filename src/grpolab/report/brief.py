@@ -204,7 +204,8 @@ def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[s
     no += [f"real, and smaller than the margin: {count(len(small), 'difference')}"] if small else []
     yield f"**Not to be concluded:** {'; '.join(no)}."
     yield from _rates_and_margins([claim for claim in claims if claim.is_finding])
-    yield from _looks(studies[-1].plan.get("looks") or LOOKS, [claim for claim in claims if claim.is_finding])
+    several = {study.name for study in studies if len(study.plan.get("looks") or LOOKS) > 1}
+    yield from _looks([claim for claim in claims if claim.is_finding and claim.study in several])
     if damage := damaged(studies):
         yield f"**Damaged and left out:** {damage}."
     runs = runs_of(studies)
@@ -239,19 +240,18 @@ def _rates_and_margins(tested: Sequence[Claim]) -> Iterator[str]:
         )
 
 
-def _looks(looks: Sequence[int], tested: Sequence[Claim]) -> Iterator[str]:
+def _looks(tested: Sequence[Claim]) -> Iterator[str]:
     """Say which of the planned looks (tests after a number of seeds) each study has reached, and if all is decided."""
-    if len(looks) == 1:
-        return
     at: dict[tuple[bool, int], list[str]] = {}
     for name, group in groupby(tested, key=lambda claim: claim.study):
         claims = list(group)
-        looked = max((look for look in looks if look <= max(claim.seeds for claim in claims)), default=0)
+        looked = max((look for look in LOOKS if look <= max(claim.seeds for claim in claims)), default=0)
         is_open = any(claim.verdict == INCONCLUSIVE for claim in claims)
         at.setdefault((is_open, looked), []).append(name)
     parts = [
-        f"{'open' if is_open else 'all decided'} after {looked or f'fewer than {looks[0]}'}: {listing(names, 30)}"
+        f"{'open' if is_open else 'all decided'} after {looked or f'fewer than {LOOKS[0]}'}: {listing(names, 30)}"
         for (is_open, looked), names in sorted(at.items())
     ]
-    planned = f"planned after {', '.join(map(str, looks))} seeds, with wider intervals until the last"
-    yield f"**Looks:** {'; '.join([planned, *parts])}."
+    planned = f"planned after {', '.join(map(str, LOOKS))} seeds, with wider intervals until the last"
+    if parts:
+        yield f"**Looks:** {'; '.join([planned, *parts])}."
