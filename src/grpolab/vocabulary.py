@@ -44,7 +44,7 @@ COMPLETE, PRUNED, RUNNING = "complete", "pruned", "running"
 # fmt: off
 FIGURES = (
     "F1", "F2", "F3", "F4", "F5", "F6", "F8", "F9", "F10", "F12", "F13", "F15", "F16", "F17", "F18", "F20", "F21",
-    "F24", "F25", "F26", "F27", "F28", "F32", "F34", "F35", "F36", "F37", "F38", "F39", "F42", "F43",
+    "F24", "F25", "F26", "F27", "F28", "F32", "F34", "F35", "F36", "F37", "F38", "F39", "F42", "F43", "F44",
     "D1", "D2",
 )
 GONE_FIGURES = ("F7", "F11", "F14", "F19", "F22", "F23", "F29", "F30", "F31", "F33")  # in older plans

@@ -57,6 +57,7 @@ LACKING = {
     "F37",
     "F39",
     "F42",
+    "F44",
 }  # figures for which both studies lack something
 
 

@@ -71,6 +71,7 @@ def test_a_run_that_broke_off_is_carried_forward_to_its_planned_end(outcome, res
     later = [] if outcome == COMPLETED else [9, 12]
     assert own.index.tolist() == [0, 3, 6, *later]
     assert own["carried"].tolist() == [False, False, False, *(True for _ in later)]
+    assert own["completions"].tolist() == [128 * step for step in own.index]
     assert own.loc[9:, "eval/accuracy_expected"].eq(own.loc[6, "eval/accuracy_expected"]).all()
     assert not evaluations.loc[evaluations["signature"] != cell["signature"], "carried"].any()
 

@@ -1,11 +1,11 @@
-"""F35 and F36: bands of workable learning rates, and maps over staleness and passes, against numbers computed here."""
+"""F35, F36 and F44, of learning rates, stale batches and splits of a budget, against numbers computed here."""
 
 import dataclasses
 
 import numpy as np
 import pandas as pd
 import pytest
-from report_results import series_of, texts_of, with_curves, write_study
+from report_results import CURVE, series_of, texts_of, with_curves, write_study
 
 from grpolab.report.figures import draw
 from grpolab.report.load import load
@@ -145,3 +145,34 @@ def test_a_lead_is_sure_only_if_it_is_over_every_other_rule():
     assert (lead.rule, lead.over, lead.is_beyond) == ("a", "b", False)
     assert best_rule(scores.drop((0, 1, "b")), (0, 1)).is_beyond
     assert best_rule(scores.iloc[:1], (0, 1)) is None
+
+
+def test_a_split_of_a_budget_stands_at_its_best_rate_and_the_frontier_is_the_best_at_equal_compute(tmp_path):
+    factors = {"split": ["4x4", "8x4"], "mu": ["1", "2"], "rate": ["1e-4", "2e-4"]}
+    study = load(write_study(tmp_path, "splits", factors, trained=False), "splits")[-1]
+    moved = {
+        "setting/num_generations": study.cells["arm"].str[0].astype(int),
+        "setting/prompts_per_step": 4,
+        "setting/num_iterations": study.cells["factor/mu"].astype(int),
+        "setting/learning_rate": study.cells["factor/rate"].map(RATES),
+    }
+    study = dataclasses.replace(study, cells=study.cells.assign(**moved))
+    assert "needs factors that move" in draw(with_curves(study, lambda cell: ending_at(0.1)), "F44")[1].caption
+    prompts = study.cells["arm"].map({"4x4": 4, "8x4": 8})
+    study = dataclasses.replace(study, cells=study.cells.assign(**{"setting/prompts_per_step": prompts}))
+    ends = {("4x4", "1"): [0.2, 0.3, 0.3, 0.3, 0.3], ("8x4", "2"): [0.2, 0.2, 0.2, 0.2, 0.6]}
+
+    def accuracy(cell):
+        mu, rate = cell.facet.split("/")
+        curve = ends.get((cell.arm, mu), [0.2, 0.2, 0.2, 0.2, 0.2])
+        return [start + 0.01 * cell.seed for start in curve] if rate == "2e-4" else [START] * 5
+
+    _, manifest = draw(with_curves(study, accuracy), "F44")
+    square = series_of(manifest, metric="final accuracy (%)", generations=8, passes=2)
+    noise = 0.01 * study.cells["seed"].unique().mean()
+    assert (square["mean"], square["rate"]) == (pytest.approx(100 * (0.6 + noise)), 2e-4)
+    frontier = series_of(manifest, metric="frontier")
+    assert dict(zip(frontier["x"], frontier["mean"], strict=True))[128 * 4 * CURVE[1]] == pytest.approx(0.3 + noise)
+    assert frontier["x"][-1] == 128 * 7 * CURVE[-1]
+    assert frontier["mean"][-1] == pytest.approx(0.6 + noise)
+    assert "8 x 8, used 2 times" in manifest.caption

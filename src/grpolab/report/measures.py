@@ -234,15 +234,8 @@ def split(
     return {title(levels): frame for levels, frame in groups}
 
 
-def completions_learnt(study: StudyRuns, evaluations: pd.DataFrame) -> pd.Series:
-    """Return how many completions a run has learnt from when each of its evaluations is made."""
-    variants = study.cells.drop_duplicates("variant").set_index("variant")
-    batch = variants["setting/prompts_per_step"] * variants["setting/num_generations"]
-    return evaluations["rollout_step"] * evaluations["variant"].map(batch)
-
-
 def completions_to_reach(completions_E: NDArray, scores_E: NDArray, goal: float) -> float:
-    """Return how many completions a run has learnt from when its score first is at a goal; NaN if it never is.
+    """Return how many completions a run has sampled when its score first is at a goal; NaN if it never is.
 
     Between two evaluations E the score is on a straight line.
     """
@@ -268,12 +261,11 @@ def reach(study: StudyRuns, goals: pd.Series) -> pd.DataFrame:
 
 @lru_cache(maxsize=32)
 def _curves(study: StudyRuns) -> dict[Any, tuple[NDArray, NDArray]]:
-    """Return for each row of `study.cells` with evaluations: completions learnt from, and scores; both (E,)."""
+    """Return for each row of `study.cells` with evaluations: completions sampled, and scores; both (E,)."""
     frame = study.evaluations
     if study.metric not in frame:
         return {}
-    frame = frame.assign(completions=completions_learnt(study, frame)).sort_values("rollout_step")
-    of_run = frame.groupby(["variant", "seed"])[["completions", study.metric]]
+    of_run = frame.sort_values("rollout_step").groupby(["variant", "seed"])[["completions", study.metric]]
     kept = {run: rows.to_numpy(dtype=np.float64).T for run, rows in of_run}
     runs = dict(zip(study.cells.index, zip(study.cells["variant"], study.cells["seed"], strict=True), strict=True))
     return {row: (kept[run][0], kept[run][1]) for row, run in runs.items() if run in kept}

@@ -21,6 +21,7 @@ from grpolab.report.tables import Table
 from grpolab.report.text import estimate, signed
 
 STALENESS, PASSES = "setting/staleness", "setting/num_iterations"
+GENERATIONS, PROMPTS = "setting/num_generations", "setting/prompts_per_step"
 RATE = "setting/learning_rate"
 KEPT = 0.5  # the share of the best gain that a workable rate keeps
 REPLICATES = 2_000
@@ -92,12 +93,12 @@ def rate_factor(study: StudyRuns) -> str:
     return next((factor for factor, setting in numeric_axes(study).items() if setting == RATE), "")
 
 
-def at_best_rates(cells: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
-    """Return the cells of each rule, task, staleness and number of passes at the rate with the best mean score.
+def at_best_rates(cells: pd.DataFrame, *moved: str) -> tuple[pd.DataFrame, bool]:
+    """Return the cells of each rule, task and value of the settings `moved` at the rate with the best mean score.
 
     Also whether there were several rates. A rate counts only if every planned seed has a result there.
     """
-    place = ["setting/task", "arm", STALENESS, PASSES]
+    place = ["setting/task", "arm", *moved]
     of_rate = cells.groupby([*place, RATE])["score"].agg(lambda scores: scores.mean(skipna=False)).reset_index()
     chosen = of_rate.sort_values("score", ascending=False, kind="stable").drop_duplicates(place)
     return cells.merge(chosen[[*place, RATE]], on=[*place, RATE]), bool(of_rate.duplicated(place).any())

@@ -57,6 +57,7 @@ FIGURES = {
     "F39": Entry("comparison", "sign_errors"),
     "F42": Entry("sampler", "ratio_by_probability"),
     "F43": Entry("sampler", "ess_before_collapse"),
+    "F44": Entry("rates", "budget_frontier"),
     "D1": Entry("clipping", "clip_conventions"),
     "D2": Entry("learning", "logged_curves"),
 }

@@ -131,9 +131,9 @@ def draw_aggregate_scores(study: StudyRuns) -> Drawing:
 
 def draw_time_to_threshold(study: StudyRuns) -> Drawing:
     """Share of runs whose held-out accuracy (`{study.metric}`) has risen above their own start by the threshold: half
-    of the gain of `{study.baseline}`, from the start of its mean curve to its highest point. By completions learnt
-    from, as far as evaluations tell; not by seconds, which measure what else the machine was doing: the runs of a sweep
-    share its cores. Runs that never get there are censored at their planned end.
+    of the gain of `{study.baseline}`, from the start of its mean curve to its highest point. By completions
+    sampled, as far as evaluations tell; not by seconds, which measure what else the machine was doing: the runs of a
+    sweep share its cores. Runs that never get there are censored at their planned end.
     """
     row = "runs that reached it\n(share)"
     sheet = Sheet(study, [row], height=1.7)
@@ -150,7 +150,7 @@ def draw_time_to_threshold(study: StudyRuns) -> Drawing:
             for _, unsorted in evaluations.groupby("seed"):
                 run = unsorted.sort_values("rollout_step")
                 gain = run[study.metric] - run[study.metric].iloc[0]
-                ends.append(intervals.time_to_threshold(measures.completions_learnt(study, run), gain, threshold))
+                ends.append(intervals.time_to_threshold(run["completions"], gain, threshold))
             times, reached = zip(*ends, strict=True)
             try:
                 survival = intervals.kaplan_meier(times, reached)

@@ -1,6 +1,6 @@
-"""Figures of studies that train each rule at several learning rates, or on stale batches that are used several times.
+"""Figures of studies that train each rule at several learning rates, on stale batches, or with splits of one budget.
 
-Dimension letters: X learning rates, S seeds, Y values of staleness, P passes.
+Dimension letters: X learning rates, S seeds, Y rows and P columns of a map, E evaluations, C amounts of compute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from grpolab.report.figures.panels import MEAN, Drawing, NotDrawnError, Sheet, p
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import split
 from grpolab.report.rates import (
+    GENERATIONS,
     PASSES,
+    PROMPTS,
     RATE,
     REPLICATES,
     STALENESS,
@@ -110,10 +112,11 @@ def draw_staleness_map(study: StudyRuns) -> Drawing:
     cells = study.cells.assign(score=measures.by_cell(study, "final_score").to_numpy())
     if any(name not in cells or cells[name].nunique() < 2 for name in (STALENESS, PASSES)):
         raise NotDrawnError("needs factors that move staleness and num_iterations")
-    chosen, several = at_best_rates(cells)
+    chosen, several = at_best_rates(cells, STALENESS, PASSES)
     tasks, rules = list(dict.fromkeys(cells["setting/task"])), [arm for arm in study.arms if arm in set(cells["arm"])]
     sheet = Sheet(study, tasks, [*rules, BEST], height=1.75, share_x=False, share_y=False)
-    places = pd.MultiIndex.from_product([sorted(cells[STALENESS].unique()), sorted(cells[PASSES].unique())])
+    axes = [sorted(cells[name].unique()) for name in (STALENESS, PASSES)]
+    places = pd.MultiIndex.from_product(axes, names=["staleness (steps)", "passes"])
     for task in tasks:
         planned = {*cells[cells["setting/task"] == task].set_index([STALENESS, PASSES, "arm"]).index}
         here = chosen[chosen["setting/task"] == task].pivot(
@@ -150,12 +153,15 @@ def draw_staleness_map(study: StudyRuns) -> Drawing:
                 row, column = (places.levels[level].get_loc(place[level]) for level in (0, 1))
                 colour = sheet.styles[lead.rule].colour
                 panel.fill_between([column - 0.5, column + 0.5], row - 0.5, row + 0.5, color=colour, alpha=0.3)
-    note = " Each square has its best learning rate, which the same seeds chose: a little too high." if several else ""
-    return sheet.finish("mean over seeds, paired by seed, 95% t-interval: a description", rates=note)
+    how = "mean over seeds, paired by seed, 95% t-interval: a description"
+    return sheet.finish(how, rates=CHOSEN if several else "")
+
+
+CHOSEN = " Each square has its best learning rate, which the same seeds chose: a little too high."
 
 
 def _draw_places(panel: Axes, means: pd.Series, words: pd.Series, reach: float) -> None:
-    """Draw a square for each staleness (rows) and number of passes (columns), coloured by `means` within +-reach."""
+    """Draw a square for each place, rows and columns by the two levels of the index, coloured within +-reach."""
     means_YP, words_YP = means.unstack(), words.unstack()
     panel.imshow(means_YP, origin="lower", aspect="auto", cmap="RdBu_r", vmin=-reach / 0.6, vmax=reach / 0.6)
     for (row, column), text in np.ndenumerate(words_YP.to_numpy()):
@@ -166,4 +172,95 @@ def _draw_places(panel: Axes, means: pd.Series, words: pd.Series, reach: float) 
     panel.set_yticks(range(means_YP.shape[0]), means_YP.index)
     panel.tick_params(length=0)
     panel.grid(visible=False)
-    panel.set(xlabel="passes", ylabel="staleness (steps)")
+    y, x = means.index.names
+    panel.set(xlabel=x, ylabel=y)
+
+
+FORWARD_AND_BACKWARD = 3  # a pass of training costs three times the forward pass that samples (2 and 6 FLOP a weight)
+MAP, CURVES = "final accuracy (%)", "accuracy"
+
+
+def draw_budget_frontier(study: StudyRuns) -> Drawing:
+    """Splits of one budget into prompts of a step, completions of a prompt and passes over them. Above: final accuracy
+    with half of its 95% interval, a panel for each number of passes; red above, blue below the mean of all squares;
+    grey: not planned. Below: held-out accuracy against compute so far, one line for each split. A sampled completion
+    counts as 1, and each pass over one as 3 (forward and backward). Black: the frontier, the best split of any panel at
+    that much compute: {frontier}.{rates}
+    """
+    moved = [GENERATIONS, PROMPTS, PASSES]
+    cells = study.cells.assign(score=measures.by_cell(study, "final_score").to_numpy())
+    if any(name not in cells or cells[name].nunique() < 2 for name in moved):
+        raise NotDrawnError("needs factors that move num_generations, prompts_per_step and num_iterations")
+    if cells["setting/task"].nunique() > 1:
+        raise NotDrawnError("needs one task: a completion of another costs another amount")
+    chosen, several = at_best_rates(cells, *moved)
+    squares = {place: of for place, of in chosen.groupby(moved, sort=True) if of["score"].notna().any()}
+    if not squares:
+        raise NotDrawnError("waits for a split with a result of every seed at one learning rate")
+    columns = {passes: _name_passes(passes) for passes in sorted(cells[PASSES].unique())}
+    sheet = Sheet(study, [MAP, CURVES], list(columns.values()), height=1.9, share_x=False, share_y=False)
+    means = {place: 100 * of["score"].mean() for place, of in squares.items()}
+    reach = float(np.ptp([*means.values()])) or 1.0
+    middle = float(np.mean([*means.values()]))
+    axes = [sorted(cells[name].unique()) for name in (GENERATIONS, PROMPTS)]
+    places = pd.MultiIndex.from_product(axes, names=["completions of a prompt", "prompts of a step"])
+    curves = {place: _over_compute(study, of, place[-1]) for place, of in squares.items()}
+    best = _frontier(curves)
+    for passes, column in columns.items():
+        words, apart = pd.Series("", places), pd.Series(np.nan, places)
+        for generations, prompts in {*cells.loc[cells[PASSES] == passes].set_index([GENERATIONS, PROMPTS]).index}:
+            place = (generations, prompts, passes)
+            words[place[:2]] = MISSING
+            if place in squares:
+                score = t_interval(100 * squares[place]["score"])
+                apart[place[:2]] = score.mean - middle
+                words[place[:2]] = f"{score.mean:.1f}\n±{score.high - score.mean:.1f}"
+                labels = {"generations": generations, "prompts": prompts, "passes": passes}
+                rate = float(squares[place][RATE].iloc[0])
+                sheet.record({**score._asdict(), "rate": rate}, metric=MAP, **labels)
+        _draw_places(sheet.grid[MAP, column], apart, words, reach)
+        panel = sheet.grid[CURVES, column]
+        for place, curve_C in curves.items():
+            if place[-1] == passes:
+                look = sheet.styles[squares[place]["arm"].iloc[0]]
+                panel.plot(curve_C.index, curve_C, **{**look.line_options, "markersize": 2})
+        panel.plot(best.index, best["score"], color="black", linewidth=1.6, alpha=0.5, zorder=0)
+        panel.set_xlabel("compute (forward passes of a completion)")
+    sheet.record({"x": best.index.tolist(), "mean": best["score"].tolist()}, metric="frontier")
+    ends = best.loc[best["place"] != best["place"].shift(-1), "place"]
+    frontier = "; ".join(
+        f"to {compute:,.0f} {generations} x {prompts}, {_name_passes(passes)}"
+        for compute, (generations, prompts, passes) in ends.items()
+    )
+    sheet.draw_legend()
+    how = "mean over seeds, 95% t-interval: a description"
+    return sheet.finish(how, frontier=frontier, rates=CHOSEN if several else "")
+
+
+def _name_passes(passes: int) -> str:
+    return "used once" if passes == 1 else f"used {passes} times"
+
+
+def _over_compute(study: StudyRuns, cells: pd.DataFrame, passes: int) -> pd.Series:
+    """Return a split's mean held-out accuracy over seeds by the compute spent, (C,)."""
+    runs = study.evaluations.merge(cells[["variant", "seed"]], on=["variant", "seed"])
+    compute = runs["completions"] * (1 + FORWARD_AND_BACKWARD * passes)
+    return runs.groupby(compute)[study.metric].mean().sort_index()
+
+
+def _frontier(curves: dict[Any, pd.Series]) -> pd.DataFrame:
+    """Return the best split (`place`) and its accuracy (`score`) at each amount of compute where one is evaluated.
+
+    Between two evaluations a split's accuracy is on a straight line; beyond its last one it is not compared.
+    """
+    compute_C = np.unique(np.concatenate([curve_C.index.to_numpy(dtype=float) for curve_C in curves.values()]))
+    table = pd.DataFrame(
+        {
+            number: np.interp(compute_C, curve_C.index, curve_C, right=np.nan)
+            for number, curve_C in enumerate(curves.values())
+        },
+        index=compute_C,
+    )
+    places = list(curves)
+    best_C = table.idxmax(axis=1)
+    return pd.DataFrame({"place": [places[number] for number in best_C], "score": table.max(axis=1)})
