@@ -194,7 +194,7 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
             "gaps": (_few_evaluations(study) if is_score else "") + _gaps(cells, values.index, entry),
             "low_starts": _low_starts(cells[cells["seed"].isin(values.index)]),
             "earlier": (entry or {}).get("earlier", 0),
-            "rates": _rates(study, cells),
+            "rates": _rates(study, cells, hypothesis),
             "asks": _kind(hypothesis, entry),
         }
         yield Question(study.name, hypothesis, where, tasks, arms, values_STA, margin_T, looks, **words, **score)
@@ -333,12 +333,15 @@ def _kind(hypothesis: Hypothesis, entry: Any) -> tuple[str, str, bool]:
     return hypothesis.get("kind", QUESTION), hypothesis.get("because", ""), False  # plans of older programs have none
 
 
-def _rates(study: StudyRuns, cells: pd.DataFrame) -> str:
-    """Say if the arms share a learning rate in each task, or have one of their own, found by tuning."""
+def _rates(study: StudyRuns, cells: pd.DataFrame, hypothesis: Hypothesis) -> str:
+    """Say if the arms share a learning rate in each task, or have one of their own, found by tuning.
+
+    Two arms may have the same one, each as its own: then the hypothesis says so.
+    """
     rates = study.cells.loc[cells.index].get("setting/learning_rate")
     if rates is None or cells["arm"].nunique() < 2:
         return ""
-    if study.plan.get("tuned"):
+    if study.plan.get("tuned") or "at its own learning rate" in (hypothesis.get("tested") or hypothesis["says"]):
         return OWN_RATES
     return ONE_RATE if (rates.groupby(cells["task"]).nunique() == 1).all() else ""
 
