@@ -50,7 +50,7 @@ OTHER: dict[str, Any] = {
     **{"mask_truncated_completions": True, "reward.overlong_buffer": 0.5, "reward.length_penalty": "linear"},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
     **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},
-    **{"advantage_weights": {"positive": 0.1, "negative": 1.0}, "advantage_filter": 3.0},
+    **{"advantage_weights": {"positive": 0.1, "negative": 1.0}, "advantage_filter": 3.0, "advantage_history": "smooth"},
     **{"scale_rewards": "none", "whiten_advantages": "bessel", "lr_scheduler_type": "linear", "min_lr_ratio": 0.1},
     **{"micro_batch_size": 8, "num_minibatches": 2, "warm_start.micro_batch_size": 8, "data_parallel": 2},
     **{"device": "cuda", "dtype": "bfloat16", "head_dtype": "float32"},

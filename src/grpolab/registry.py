@@ -77,9 +77,8 @@ SURROGATES = {
 
 def _places(module: str, *names: str, **renamed: str) -> dict[str, str]:
     """Return names with their functions' import paths in a module; `renamed`: name -> the function's other name."""
-    return {
-        name: f"{module}:{function}" for name, function in {**dict(zip(names, names, strict=True)), **renamed}.items()
-    }
+    functions = dict(zip(names, names, strict=True)) | renamed
+    return {name: f"{module}:{function}" for name, function in functions.items()}
 
 
 # Aggregation (grpo/aggregation.py): how per-token losses become one number; the denominator is in the name.
@@ -104,6 +103,9 @@ SCALES = {
     **_places(MORE_BASELINES, "nonzero_share", group_population="group_population_std"),
     **_places(MORE_BASELINES, leave_one_out="leave_one_out_std", group_mean="group_mean_reward"),
 }
+# Penalties of length; what advantage_history=smooth keeps of a prompt's rewards, and what it makes of advantages.
+LENGTH_PENALTIES = _places("grpolab.frameworks.rewards", "linear", "group_range", "pass_rate")
+SMOOTHING = _places("grpolab.frameworks.rewards", "with_visit", "smoothed")
 # Baselines that compare a completion with the others of its group: a group of one has none.
 GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best", "log_mean_exp"}
 
@@ -124,13 +126,8 @@ FAULTS = {
 }
 
 # Frameworks (frameworks/): the steps of the loss that differ, the metrics, and replays of the framework's outputs.
-FRAMEWORKS = {
-    name: f"grpolab.frameworks.{name}:FRAMEWORK"
-    for name in (
-        *("trl", "verl", "roll", "deepspeed_chat", "openrlhf", "slime"),
-        *("areal", "nemo_rl", "open_instruct", "prime_rl", "skyrl", "torchtune"),
-    )
-}
+_NAMES = "trl verl roll deepspeed_chat openrlhf slime areal nemo_rl open_instruct prime_rl skyrl torchtune"
+FRAMEWORKS = {name: f"grpolab.frameworks.{name}:FRAMEWORK" for name in _NAMES.split()}
 
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
 LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
@@ -142,13 +139,9 @@ ENVIRONMENT_READ = "grpolab.content:environment_read"
 LOAD_OBJECT = "grpolab.tasks.imports:load_object"
 
 # Tasks, by the name of their settings; a user's own is named by its import path.
-TASKS = {
-    **{"reasoning_gym": "grpolab.tasks.reasoning_gym:ReasoningGym", "jsonl": "grpolab.tasks.jsonl:Jsonl"},
-    **{
-        name: f"grpolab.tasks.generated:{_class_name(name)}"
-        for name in ("addition", "sorting", "filler_sorting", "written_addition", "char_count")
-    },
-}
+_GENERATED = "addition", "sorting", "filler_sorting", "written_addition", "char_count"
+TASKS = {"reasoning_gym": "grpolab.tasks.reasoning_gym:ReasoningGym", "jsonl": "grpolab.tasks.jsonl:Jsonl"}
+TASKS |= {name: f"grpolab.tasks.generated:{_class_name(name)}" for name in _GENERATED}
 
 
 @functools.cache

@@ -152,9 +152,9 @@ def test_remax_compares_with_the_greedy_completion_of_the_prompt_also_after_a_re
     greedy = sample(always, collector._prompt_tensors(policy, collector.prompts(range(4))), 1, torch.full((4, 3), 0.5))
     texts = decode(policy.tokenizer, greedy.tokens_BT, greedy.mask_BT)
     expected = [sum(collector.score(e, t).values()) for e, t in zip(collector.prompts(range(4)), texts, strict=True)]
-    assert rollout.baseline_B is not None
-    assert rollout.baseline_B.view(4, 4).tolist() == [[reward] * 4 for reward in expected]
-    assert rollout.batch.advantages_B.equal(rollout.rewards_B - rollout.baseline_B)
+    baseline_B = rollout.compared["baseline_B"]
+    assert baseline_B.view(4, 4).tolist() == [[reward] * 4 for reward in expected]
+    assert rollout.batch.advantages_B.equal(rollout.rewards_B - baseline_B)
     (again,) = collector.load_state_dict(policy, 0, collector.state_dict([rollout]))
     assert again.batch.advantages_B.equal(rollout.batch.advantages_B)
 

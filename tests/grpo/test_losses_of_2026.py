@@ -193,6 +193,10 @@ REFUSED = {
     "kernel=bapo micro_batch_size=4": "kernel=bapo compares the tokens of a minibatch",
     "advantage_weights={positive:0.0,negative:0.0}": "positive and negative are both 0",
     "advantage_filter=3.0": "advantage_filter=3.0 counts standard deviations: set whiten_advantages",
+    "paper=dcpo advantage_estimator=none": "advantage_estimator=none: advantage_history compares a prompt's",
+    "paper=dcpo scale_rewards=batch": "own rewards: it must be one of group, group_population, none",
+    "paper=dcpo scale_reward_parts=group": "scale_reward_parts=group: advantage_history compares",
+    "paper=dcpo beta=0.1 kl_placement=reward": "kl_placement=reward: advantage_history compares",
     "kernel_options.fipo.least=1.5": "kernel_options.fipo.least=1.5 must be more than 0.0, at most 1.0",
 }
 

@@ -97,6 +97,7 @@ def test_every_word_of_the_vocabulary_is_measured_somewhere(folder: Path, result
         task={**task, "corruption_per_filler": 0.1},
         **{"max_completion_length": 5, "rollout_steps": 4, "warm_start": {"max_steps": 60}},
         **{"filter_groups": {"metric": "correct", "max_batches": 2}, "pass_rate_cap": 0.9},
+        advantage_history="smooth",
         other_tasks={"sums": {"name": "addition", "digits": 1}},
         diagnostics={"clip_conventions": True},
     )

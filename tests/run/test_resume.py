@@ -96,6 +96,10 @@ CARRIED: dict[str, dict[str, Any]] = {
     "an interpolated policy": {"staleness": 3, "old_log_probs": "interpolated", "num_minibatches": 2},
     "a rounded and noisy sampler": {"sampler_dtype": "int8", "sampler_noise": 0.2, "sampler_refresh": 2},
     "what was seen of each prompt": {"revisit_equal_groups": 0.5, "train_generations": 2, "staleness": 1},
+    "every prompt's rewards": {
+        **{"advantage_history": "smooth", "filter_groups": {"metric": "reward", "max_batches": 2}, "staleness": 1},
+        **{"prompts_per_step": 16, "train_generations": 3},
+    },
     "the tokens that stale batches were sampled from": {"top_p": 0.7, "keep_sampling_mask": True, "staleness": 1},
     "an adaptive entropy bonus": {
         "entropy_coef": 0.1,

@@ -23,8 +23,8 @@ def dcpo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: 
 
     Solved for r: 1/2 + 1/2 sqrt(max(1 - 4 epsilon / q, 0)) <= r <= 1/2 + 1/2 sqrt(1 + 4 epsilon_high / q), at most
     `cap`. An unlikely token may move far more. DCPO (2509.02333), as its README and its code have it (lime-RL/DCPO
-    01787b0, `compute_policy_loss_dcpo`, clip_type dynamic), whose dual clip at 10 is `dual_clip`. Its smooth advantage
-    standardization, which needs a prompt's rewards of earlier steps, is not here.
+    01787b0, `compute_policy_loss_dcpo`, clip_type dynamic), whose dual clip at 10 is `dual_clip`; its smooth advantage
+    standardization is advantage_history=smooth.
     """
     r, A, q_BT = ratio, inputs.advantages, inputs.old_log_probs_BT.exp()
     low_BT = (1 + (1 - 4 * objective.epsilon / q_BT).clamp(min=0).sqrt()) / 2

@@ -7,7 +7,7 @@ tokens, flattened. Rows of one prompt stand together until minibatches are cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -142,7 +142,7 @@ class Rollout:
     rewards_B: Tensor
     truncated_B: Tensor  # bool: no end token within max_completion_length
     batch: TrainingBatch
-    baseline_B: Tensor | None = None  # reward of the prompt's greedy completion; only for advantage_estimator=given
+    compared: dict[str, Tensor] = field(default_factory=dict)  # `baseline_B` (`given`), `so_far_B4` (advantage_history)
     differ_P: Tensor | None = None  # bool: the groups that `filter_groups` lets through
 
 

@@ -237,6 +237,9 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
         passed, trained_groups = int(differ_P.sum()), len(rollout.batch.prompt_of_B.unique())
         metrics |= {"filter/sampled": float(len(rollout.texts_B)), "filter/passed": passed / len(differ_P)}
         metrics["filter/groups"] = float(min(passed, trained_groups))
+    if "so_far_B4" in rollout.compared:
+        metrics["prompts/again"] = (rollout.compared["so_far_B4"][:, 0] > 1).double().mean().item()
+        metrics["advantages/nonzero"] = (trained.advantages_B != 0).double().mean().item()
     if (mass_BT := rollout.completions.mass_BT) is not None:
         metrics["sampling/kept_mass"] = mass_BT[rollout.completions.mask_BT].exp().mean().item()
     texts = [rollout.texts_B[start : start + group] for start in range(0, len(rollout.texts_B), group)]

@@ -14,11 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from grpolab import seeds
 from grpolab.grpo.selection import differs
+from grpolab.registry import SMOOTHING, resolve
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD, DifficultyPool
 
@@ -33,10 +35,11 @@ class PromptStream:
     # By index of a training prompt, where a rule chooses prompts by it: the pass rate of its last group, that group's
     # mean reward, or how many of its last groups in a row had equal rewards.
     seen: dict[int, float] = field(default_factory=dict)
+    rewards: dict[int, list[float]] = field(default_factory=dict)  # what `advantage_history` keeps of a prompt's
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run cannot recompute."""
-        return {"place": self.place, "seen": self.seen}
+        return {"place": self.place, "seen": self.seen, "rewards": self.rewards}
 
     def next_places(self) -> list[int]:
         """Return the places of the next batch's prompts, without those that a rule passes over, and go on behind them.
@@ -83,6 +86,15 @@ class PromptStream:
                 self.seen[index] = 0.0 if differ else self.seen.get(index, 0.0) + 1
             elif not math.isnan(mean):  # a group without a score tells nothing
                 self.seen[index] = mean
+
+    def with_rewards(self, places: Sequence[int], rewards_PG: Tensor) -> Tensor:
+        """Add each group's rewards to its prompt's, and return what these are with them for each completion, (B, 4)."""
+        with_visit, rows_B4 = resolve(SMOOTHING["with_visit"]), list[list[float]]()
+        for place, rewards_G in zip(places, rewards_PG, strict=True):
+            index = self._index(place)
+            self.rewards[index] = with_visit(self.rewards.get(index), rewards_G, self.settings.scale_rewards)
+            rows_B4 += [self.rewards[index]] * len(rewards_G)
+        return torch.tensor(rows_B4, dtype=torch.double)
 
     def metrics(self) -> dict[str, float]:
         """Return how many training prompts the rule knows; empty if there is none."""

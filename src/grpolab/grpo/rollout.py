@@ -20,7 +20,8 @@ from grpolab.grpo.prompts import PromptStream, prompt_index
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
 from grpolab.grpo.sampler import EngineNoise
-from grpolab.grpo.selection import LENGTH_PENALTIES, differs, most_varied, overlong
+from grpolab.grpo.selection import differs, most_varied, overlong
+from grpolab.registry import LENGTH_PENALTIES, SMOOTHING, resolve
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD
 from grpolab.settings.task import LENGTH, OVERLONG, VERDICT
@@ -36,7 +37,7 @@ class Sampled:
     completions: Completions
     texts_B: list[str]
     parts: dict[str, Tensor]  # reward parts, each (B,)
-    baseline_B: Tensor | None
+    compared: dict[str, Tensor]  # `Rollout.compared`
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,11 @@ class Collector:
         stream = stream or PromptStream(settings, len(self.examples), step * count)
         rule, batches = settings.filter_groups, list[Sampled]()
         for index in range(rule.max_batches if rule else 1):
-            batches.append(self._sample(policy, step, index, stream.next_places()))
-            stream.see(batches[-1].places, partial(self._values, batches[-1].parts))
+            sampled = self._sample(policy, step, index, stream.next_places())
+            stream.see(sampled.places, values := partial(self._values, sampled.parts))
+            if settings.advantage_history:
+                sampled.compared["so_far_B4"] = stream.with_rewards(sampled.places, values(REWARD))
+            batches.append(sampled)
             if not rule or sum(int(self._differ(batch.parts).sum()) for batch in batches) >= count:
                 break
         return self.scored(policy, self._join(policy, batches))
@@ -86,26 +90,25 @@ class Collector:
         prompts, group = self._prompt_tensors(policy, examples_P), settings.num_generations
         engine, truncation = EngineNoise.of(settings, step, first), settings if settings.truncates_sampling else None
         completions = sample(sampler, prompts, group, noise_BT, inverse_cdf, engine, truncation, self.processes)
-        baseline_B = None
+        compared = dict[str, Tensor]()
         if settings.advantage_estimator == "given":
-            baseline_B = self._greedy_rewards(sampler, step, index, examples_P, prompts)
+            compared["baseline_B"] = self._greedy_rewards(sampler, step, index, examples_P, prompts)
         texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
         parts = self._reward_parts(step, index, self._repeated(examples_P), completions, texts_B)
-        return Sampled(places, prompts, completions, texts_B, parts, baseline_B)
+        return Sampled(places, prompts, completions, texts_B, parts, compared)
 
     def _join(self, policy: Policy, batches: list[Sampled]) -> Sampled:
         """Put the groups of several batches into one."""
         if len(batches) == 1:
             return batches[0]
         places = [place for batch in batches for place in batch.places]
-        baselines = [batch.baseline_B for batch in batches if batch.baseline_B is not None]
         return Sampled(
             places,
             self._prompt_tensors(policy, self.prompts(places)),
             Completions.join([batch.completions for batch in batches], policy.pad),
             [text for batch in batches for text in batch.texts_B],
             {name: torch.cat([batch.parts[name] for batch in batches]) for name in batches[0].parts},
-            torch.cat(baselines) if baselines else None,
+            {name: torch.cat([batch.compared[name] for batch in batches]) for name in batches[0].compared},
         )
 
     def scored(self, policy: Policy, sampled: Sampled) -> Rollout:
@@ -114,7 +117,7 @@ class Collector:
         rewards_B = total_reward(sampled.parts, settings.reward.weights_used)
         batch = TrainingBatch.of(sampled.prompts, prompt_rows(sampled.prompts, settings.num_generations), completions)
         batch = replace(batch, rewards_B=rewards_B.to(policy.device))
-        parts, baseline_B, differ_P = sampled.parts, sampled.baseline_B, None
+        parts, compared, differ_P = sampled.parts, sampled.compared, None
         rows_B = torch.arange(len(batch))
         if settings.filter_groups:
             differ_P = self._differ(parts)
@@ -123,18 +126,18 @@ class Collector:
             rewards_PG = rewards_B[rows_B].view(-1, settings.num_generations)
             rows_B = rows_B[most_varied(rewards_PG, kept).flatten()]
         if len(rows_B) < len(batch):  # all that follows sees the rows that train alone
-            batch, parts = batch.rows(rows_B), {name: part_B[rows_B] for name, part_B in parts.items()}
-            baseline_B = None if baseline_B is None else baseline_B[rows_B]
+            parts, compared = ({key: rows[rows_B] for key, rows in of.items()} for of in (parts, compared))
+            batch = batch.rows(rows_B)
         if settings.beta and self.reference is not None:
             reference_BT, _ = old_log_probs(self.reference, batch, settings.forward_size, self.processes)
             batch = replace(batch, reference_log_probs_BT=reference_BT)
         if differ_P is None or differ_P.any():  # else equal groups stand in for others, and their advantage is 0
-            batch = replace(batch, advantages_B=self._advantages(batch, parts, baseline_B))
+            batch = replace(batch, advantages_B=self._advantages(batch, parts, compared))
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
         if settings.mask_truncated_completions:
             batch = replace(batch, mask_BT=batch.mask_BT & ended_B[batch.rows_B, None])
         of_batch = self._repeated(self.prompts(sampled.places)), sampled.texts_B, sampled.parts, rewards_B
-        return Rollout(sampled.places, completions, *of_batch, ~ended_B.cpu(), batch, sampled.baseline_B, differ_P)
+        return Rollout(sampled.places, completions, *of_batch, ~ended_B.cpu(), batch, sampled.compared, differ_P)
 
     def _differ(self, parts: dict[str, Tensor]) -> Tensor:
         """Find the groups whose completions differ in the metric of `filter_groups`, shape (P,), bool."""
@@ -188,7 +191,7 @@ class Collector:
             right_PG = (parts[reward.used("correct")] > 0.5).view_as(lengths_PG)
             others = {name: weight for name, weight in reward.weights_used.items() if name != LENGTH}
             rewards_PG = weighted_sum(parts, others).view_as(lengths_PG) if others else torch.zeros(lengths_PG.shape)
-            penalty = LENGTH_PENALTIES[reward.length_penalty]
+            penalty = resolve(LENGTH_PENALTIES[reward.length_penalty])
             parts[LENGTH] = penalty(lengths_PG, right_PG, rewards_PG, longest).flatten()
 
     def _greedy_rewards(
@@ -202,7 +205,7 @@ class Collector:
         parts = self._reward_parts(step, index, examples_P, greedy, texts_P)
         return total_reward(parts, settings.reward.weights_used).repeat_interleave(settings.num_generations)
 
-    def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], baseline_B: Tensor | None) -> Tensor:
+    def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], compared: dict[str, Tensor]) -> Tensor:
         """Return each completion's advantage, (B,); 0 if it has no reward."""
         settings, group_B = self.settings, batch.prompt_of_B.cpu()
         rewards_B = batch.rewards_B.cpu()
@@ -211,8 +214,11 @@ class Collector:
         kl_B, known_B = self._sampled_kl(batch), ~rewards_B.isnan()
         if settings.kl_placement == "reward":
             rewards_B = rewards_B - kl_B
-        scored = Scored(rewards_B, group_B, batch.mask_BT.sum(1).cpu(), baseline_B)
-        values_B = advantages(scored, settings.advantage_estimator, settings.scale_rewards, settings.scale_epsilon)
+        scored = Scored(rewards_B, group_B, batch.mask_BT.sum(1).cpu(), compared.get("baseline_B"))
+        scale = settings.scale_rewards, settings.scale_epsilon
+        values_B = advantages(scored, settings.advantage_estimator, *scale)
+        if settings.advantage_history:
+            values_B = resolve(SMOOTHING["smoothed"])(values_B, rewards_B, compared["so_far_B4"], *scale)
         if (weights := settings.advantage_weights) is not None:
             values_B = torch.where(values_B > 0, weights.positive * values_B, weights.negative * values_B)
         if settings.kl_placement == "advantage":
@@ -238,13 +244,8 @@ class Collector:
 
     def state_dict(self, stale_batches: list[Rollout]) -> list[dict[str, Any]]:
         """Return what a resumed run cannot recompute of the queue: prompts, the sampler's output, rewards."""
-        return [
-            {
-                **{"places": rollout.places, "parts": rollout.parts, "baseline_B": rollout.baseline_B},
-                **vars(rollout.completions),
-            }
-            for rollout in stale_batches
-        ]
+        names = "places", "parts", "compared"
+        return [{name: getattr(r, name) for name in names} | vars(r.completions) for r in stale_batches]
 
     def load_state_dict(self, policy: Policy, step: int, saved: list[dict[str, Any]]) -> list[Rollout]:
         """Return the queue of stale batches before rollout step `step`, bit for bit as it was saved."""
@@ -254,7 +255,8 @@ class Collector:
             completions = Completions(**{name: batch[name] for name in Completions.__annotations__ if name in batch})
             prompts = self._prompt_tensors(policy, self.prompts(places))
             texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
-            scores = batch["parts"], batch["baseline_B"]
+            older = {} if batch.get("baseline_B") is None else {"baseline_B": batch["baseline_B"]}
+            scores = batch["parts"], batch.get("compared", older)
             stale_batches.append(self.scored(policy, Sampled(places, prompts, completions, texts_B, *scores)))
         return stale_batches
 

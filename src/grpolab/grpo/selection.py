@@ -37,41 +37,10 @@ def most_varied(rewards_PG: Tensor, count: int) -> Tensor:
     return torch.zeros_like(rewards_PG, dtype=torch.bool).scatter(1, order_PG, choices_CG[best_P])
 
 
-# --- parts of the reward that depend on the length, (P, G) each; a length counts the end token ------------------------
-
-
 def overlong(lengths_PG: Tensor, longest: int, buffer: float) -> Tensor:
-    """Return DAPO's soft punishment: 0 until `buffer` tokens before `longest`, then linearly down to -1 there.
+    """Return DAPO's soft punishment, (P, G): 0 until `buffer` tokens before `longest`, then linearly down to -1 there.
 
     2503.14476, eq. 13, L_cache = `buffer`; TRL `get_soft_overlong_punishment`; verl `overlong_buffer`, whose
     `penalty_factor` is the weight of the part.
     """
     return ((longest - buffer - lengths_PG) / buffer).clamp(-1, 0)
-
-
-def linear(lengths_PG: Tensor, right_PG: Tensor, rewards_PG: Tensor, longest: int) -> Tensor:
-    """Return minus the length as a share of the longest one that is allowed."""
-    return -lengths_PG / longest
-
-
-def group_range(lengths_PG: Tensor, right_PG: Tensor, rewards_PG: Tensor, longest: int) -> Tensor:
-    """Return Kimi k1.5's length reward, -.5 to .5: where a length lies between the least and the most of its group.
-
-    2501.12599, sec. 2.3.3: .5 - (length - least) / (most - least), of a wrong completion at most 0; 0 for a group whose
-    lengths are all equal.
-    """
-    least_P1, most_P1 = lengths_PG.amin(1, keepdim=True), lengths_PG.amax(1, keepdim=True)
-    reward_PG = 0.5 - (lengths_PG - least_P1) / (most_P1 - least_P1).clamp(min=1)
-    return reward_PG.where(right_PG, reward_PG.clamp(max=0)).where(most_P1 > least_P1, 0.0)
-
-
-def pass_rate(lengths_PG: Tensor, right_PG: Tensor, rewards_PG: Tensor, longest: int) -> Tensor:
-    """Return prime-rl's linear penalty: minus the length over the most of its group, times the group's mean reward.
-
-    `LinearLengthPenaltyConfig` (prime-rl 559b447, orchestrator/algo/grpo.py), its term of output tokens, whose default
-    weight is .25. A group that is never right is not pressed to be short. Rewards are those of all other parts.
-    """
-    return -rewards_PG.nanmean(1, keepdim=True) * lengths_PG / lengths_PG.amax(1, keepdim=True)
-
-
-LENGTH_PENALTIES = {"linear": linear, "group_range": group_range, "pass_rate": pass_rate}

@@ -157,6 +157,9 @@ class ObjectiveSettings(Objective):
         " (GPG); or nothing (Dr. GRPO)."
     )
     scale_epsilon: NonNegative = setting("Added to that std or mean.")
+    advantage_history: Literal["smooth"] | None = setting(
+        "Mix advantages with those among all rewards that the prompt has had (DCPO); empty: its group stands alone."
+    )
     advantage_weights: AdvantageWeights | None = setting(
         "Factors of positive and of negative advantages, after the scale; empty: none."
     )
@@ -209,6 +212,12 @@ class ObjectiveSettings(Objective):
             yield "advantage_weights: positive and negative are both 0, so that nothing is learnt: one must be above 0"
         if self.advantage_filter is not None and not self.whiten_advantages:
             yield f"advantage_filter={self.advantage_filter} counts standard deviations: set whiten_advantages"
+        if self.advantage_history:
+            allowed = {"advantage_estimator": "group_mean", "scale_rewards": "group, group_population, none"}
+            allowed |= {"scale_reward_parts": "empty"} | ({"kl_placement": "loss, advantage"} if self.beta else {})
+            for key, names in allowed.items():
+                if (value := getattr(self, key) or "empty") not in names.split(", "):
+                    yield f"{key}={value}: advantage_history compares a prompt's own rewards: it must be one of {names}"
         if self.scale_reward_parts and self.advantage_estimator == "given":
             yield "scale_reward_parts leaves no reward that advantage_estimator=given could compare with"
         if self.adaptive_entropy is not None and self.entropy_coef is None:
