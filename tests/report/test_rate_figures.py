@@ -1,6 +1,7 @@
 """F35, F36 and F44, of learning rates, stale batches and splits of a budget, against numbers computed here."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pandas as pd
@@ -176,3 +177,4 @@ def test_a_split_of_a_budget_stands_at_its_best_rate_and_the_frontier_is_the_bes
     assert frontier["x"][-1] == 128 * 7 * CURVE[-1]
     assert frontier["mean"][-1] == pytest.approx(0.6 + noise)
     assert "8 x 8, used 2 times" in manifest.caption
+    json.dumps(manifest.numbers)

@@ -215,7 +215,7 @@ def draw_budget_frontier(study: StudyRuns) -> Drawing:
                 score = t_interval(100 * squares[place]["score"])
                 apart[place[:2]] = score.mean - middle
                 words[place[:2]] = f"{score.mean:.1f}\n±{score.high - score.mean:.1f}"
-                labels = {"generations": generations, "prompts": prompts, "passes": passes}
+                labels = {"generations": int(generations), "prompts": int(prompts), "passes": int(passes)}
                 rate = float(squares[place][RATE].iloc[0])
                 sheet.record({**score._asdict(), "rate": rate}, metric=MAP, **labels)
         _draw_places(sheet.grid[MAP, column], apart, words, reach)
