@@ -257,11 +257,12 @@ def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) 
     finite = evaluations[np.isfinite(evaluations[metric])].assign(carried=False)
     last = finite.sort_values("rollout_step").drop_duplicates(["variant", "seed"], keep="last")
     broken = cells[cells["outcome"].isin(BROKEN_OFF)]
-    batch = broken["setting/prompts_per_step"] * broken["setting/num_generations"]
+    # Others' runs may not say how many completions a step has.
+    batch = broken.get("setting/prompts_per_step", np.nan) * broken.get("setting/num_generations", np.nan)
     last = last.merge(broken[["variant", "seed", "planned_steps"]].assign(batch=batch), on=["variant", "seed"])
     grid = finite[["facet", "rollout_step"]].drop_duplicates().rename(columns={"rollout_step": "later"})
     later = pd.concat([last.merge(grid, on="facet"), last.assign(later=last["planned_steps"])])
     later = later.query("rollout_step < later <= planned_steps").drop_duplicates(["variant", "seed", "later"])
-    sampled = later["completions"] + (later["later"] - later["rollout_step"]) * later["batch"]
+    sampled = later.get("completions", np.nan) + (later["later"] - later["rollout_step"]) * later["batch"]
     carried = later.assign(rollout_step=later["later"], completions=sampled, carried=True)[finite.columns]
     return pd.concat([finite, carried]).sort_values(["variant", "seed", "rollout_step"], ignore_index=True)
