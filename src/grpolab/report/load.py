@@ -107,6 +107,19 @@ class StudyRuns:
         return "/".join(factor for factor in self.plan["factors"] if factor != self.plan["compare"])
 
     @property
+    def tasks(self) -> pd.Series:
+        """The task of each cell; several levels of a factor may be one task of other sizes."""
+        return self.cells.get("factor/task", self.cells.get("setting/task"))
+
+    def places(self, without: str | None = None) -> list[str]:
+        """Return for each cell the joined levels of the factors that are neither compared, nor the task, nor `without`.
+
+        Tasks are compared within a place.
+        """
+        others = [f for f in self.plan["factors"] if f not in (self.plan["compare"], "task", without)]
+        return ["/".join(row) for row in self.cells[[f"factor/{f}" for f in others]].to_numpy(dtype=str)]
+
+    @property
     def done(self) -> pd.DataFrame:
         """Cells with a result: completed, diverged or stopped."""
         return self.cells[self.cells["outcome"].isin(RESULTS)]
