@@ -64,6 +64,10 @@ def p_equals(p: float) -> str:
     return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
+def times(factor: float) -> str:
+    return f"×{number(factor)}"
+
+
 def percent(value: float) -> str:
     return NONE if math.isnan(value) else f"{number(100 * value)}%"
 
@@ -86,6 +90,10 @@ def spans(numbers: Iterable[int]) -> str:
         first, _ = stretches.pop() if stretches and stretches[-1][1] == value - 1 else (value, value)
         stretches.append((first, value))
     return ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in stretches) or "none"
+
+
+def bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
