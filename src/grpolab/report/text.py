@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+from grpolab.errors import listing as listing  # how reports write a list, too
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,12 +77,6 @@ def percent(value: float) -> str:
 def count(n: int, noun: str) -> str:
     """Write `1 run`, `3 runs`."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
-
-
-def listing(words: Sequence[str], limit: int = 6) -> str:
-    """Write `a, b and 3 more`."""
-    shown = ", ".join(words[:limit])
-    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
 
 
 def spans(numbers: Iterable[int]) -> str:
