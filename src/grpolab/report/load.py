@@ -267,15 +267,23 @@ def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) 
     """
     if metric not in evaluations:
         return evaluations.assign(carried=False)
-    finite = evaluations[np.isfinite(evaluations[metric])].assign(carried=False)
+    # Others' runs may not say how many completions a step has, nor how many were sampled.
+    prompts, group = (cells.get(f"setting/{key}", np.nan) for key in ("prompts_per_step", "num_generations"))
+    batch = cells[["variant", "seed"]].assign(batch=prompts * group)
+    finite = evaluations[np.isfinite(evaluations[metric])].merge(batch, on=["variant", "seed"], how="left")
+    if "completions" not in finite:
+        finite["completions"] = finite["rollout_step"] * finite["batch"]
+    finite = finite.assign(carried=False)
     last = finite.sort_values("rollout_step").drop_duplicates(["variant", "seed"], keep="last")
-    broken = cells[cells["outcome"].isin(BROKEN_OFF)]
-    # Others' runs may not say how many completions a step has.
-    batch = broken.get("setting/prompts_per_step", np.nan) * broken.get("setting/num_generations", np.nan)
-    last = last.merge(broken[["variant", "seed", "planned_steps"]].assign(batch=batch), on=["variant", "seed"])
+    broken = cells.loc[cells["outcome"].isin(BROKEN_OFF), ["variant", "seed", "planned_steps"]]
+    last = last.merge(broken, on=["variant", "seed"])
     grid = finite[["facet", "rollout_step"]].drop_duplicates().rename(columns={"rollout_step": "later"})
     later = pd.concat([last.merge(grid, on="facet"), last.assign(later=last["planned_steps"])])
     later = later.query("rollout_step < later <= planned_steps").drop_duplicates(["variant", "seed", "later"])
-    sampled = later.get("completions", np.nan) + (later["later"] - later["rollout_step"]) * later["batch"]
+    sampled = later["completions"] + (later["later"] - later["rollout_step"]) * later["batch"]
     carried = later.assign(rollout_step=later["later"], completions=sampled, carried=True)[finite.columns]
-    return pd.concat([finite, carried]).sort_values(["variant", "seed", "rollout_step"], ignore_index=True)
+    return (
+        pd.concat([finite, carried])
+        .drop(columns="batch")
+        .sort_values(["variant", "seed", "rollout_step"], ignore_index=True)
+    )
