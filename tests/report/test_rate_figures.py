@@ -176,7 +176,7 @@ def test_a_split_of_a_budget_stands_at_its_best_rate_and_the_frontier_is_the_bes
     assert dict(zip(frontier["x"], frontier["mean"], strict=True))[128 * 4 * CURVE[1]] == pytest.approx(0.3 + noise)
     assert (
         frontier["x"][-1] == 128 * 4 * CURVE[-1]
-    )  # where the splits that use a batch once have spent as much as they may
+    )  # no further than the split with the least
     assert frontier["mean"][-1] == pytest.approx(0.6 + noise)
     assert "8 x 8, used 2 times" in manifest.caption
     json.dumps(manifest.numbers)
