@@ -174,9 +174,7 @@ def test_a_split_of_a_budget_stands_at_its_best_rate_and_the_frontier_is_the_bes
     assert (square["mean"], square["rate"]) == (pytest.approx(100 * (0.6 + noise)), 2e-4)
     frontier = series_of(manifest, metric="frontier")
     assert dict(zip(frontier["x"], frontier["mean"], strict=True))[128 * 4 * CURVE[1]] == pytest.approx(0.3 + noise)
-    assert (
-        frontier["x"][-1] == 128 * 4 * CURVE[-1]
-    )  # no further than the split with the least
+    assert frontier["x"][-1] == 128 * 4 * CURVE[-1]  # no further than the split with the least
     assert frontier["mean"][-1] == pytest.approx(0.6 + noise)
     assert "8 x 8, used 2 times" in manifest.caption
     json.dumps(manifest.numbers)
