@@ -118,8 +118,8 @@ def simulate(studies: int, rng: Rng) -> list[Check]:
             held = (low <= 0 <= high for low, high in bounds)
             add(COVERAGE_OF, f"bootstrap of the {name}", n, held, (share - 0.02, share + 0.02))
     for n in (5, 10):  # the difference that `compare` says would have been found
-        found = paired_studies(studies, n, rng, tests.detectable_difference(1 / n**0.5, n - 1))
-        promised = (tests.POWER - POWER_SLACK, tests.POWER + POWER_SLACK)
+        found = paired_studies(studies, n, rng, looks.detectable_difference(1 / n**0.5, n - 1))
+        promised = (looks.POWER - POWER_SLACK, looks.POWER + POWER_SLACK)
         add(POWER_OF, "paired t-test", n, (pair.p < ALPHA for pair in found), promised)
     return checks + planned_looks(MORE * studies, rng)
 

@@ -72,7 +72,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_readme_is_short_and_its_numbers_are_the_reports() -> None:
     text, committed = README.read_text(), outcome_at(ROOT / "results" / "reference")
     assert len(text.encode()) <= 10_000
-    reports = {name: screen(committed, name) for name in (SWEEP_STUDY, "pretrained_gpu", "reasoning_gym", "gspo_fails")}
+    reports = {name: screen(committed, name) for name in (SWEEP_STUDY, "pretrained_gpu", "reasoning_gym")}
     numbers = r"\d\.\d+ -> \d\.\d+|[+×-][\d.e-]+%? \[[^\]]+\]|\(start [\d.]+\)"
     # Behind a number of another report stands which: `grpolab report STUDY --brief`, or a study of results/report.md.
     found = re.findall(rf"({numbers})(?: \(`(?:grpolab report\s+)?(\w+)(?: --brief)?`\))?", text)

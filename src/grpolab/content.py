@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from grpolab import RESULTS_VERSION
-from grpolab.credentials import is_secret_name, reveals, variables_named
+from grpolab.credentials import REFERENCE, is_secret_name, reveals
 from grpolab.identity import ABSENT, dotted, is_library, keys_with_content
 from grpolab.paths import open_file
 
@@ -96,7 +97,8 @@ def environment_read(settings: Mapping[str, Any]) -> dict[str, str | None]:
     Each has the beginning of its value's SHA-256, which tells two runs apart; `set` if the value is a secret; None if
     it is not set.
     """
-    names = set(variables_named((settings.get("task") or {}).get("options")))
+    options = json.dumps((settings.get("task") or {}).get("options"))
+    names = {match[1] for match in REFERENCE.finditer(options)}
     for key, path in _named(settings):
         if key in ("task.path", "reward.function"):
             folder, module, _ = place_of(path)

@@ -145,11 +145,6 @@ def reveals(key: str, value: Any) -> bool:
     return without_secrets(text) != text
 
 
-def variables_named(value: Any) -> list[str]:
-    """Return the names of the variables in a nested value: `${oc.env:NAME}`."""
-    return [match[1] for match in REFERENCE.finditer(json.dumps(value))]
-
-
 def with_environment(value: Any) -> Any:
     """Replace each `${oc.env:NAME}` in a value. Raises KeyError if the environment has no NAME."""
 

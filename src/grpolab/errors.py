@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from grpolab.credentials import without_secrets
@@ -51,6 +51,12 @@ def format_value(value: Any) -> str:
     if value == float("inf"):
         return ".inf"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def listing(words: Sequence[str], limit: int = 6) -> str:
+    """Write `a, b and 3 more`."""
+    shown = ", ".join(words[:limit])
+    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
 
 
 def near_matches(word: str, allowed: Iterable[str]) -> str:

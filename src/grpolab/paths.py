@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -74,11 +74,6 @@ def commit(root: Path) -> str | None:
     return said.strip() if said else None
 
 
-def results_folder(root: str | Path) -> Path:
-    """Return the results folder at `root`; a relative path is below the project. Raises RequestError."""
-    return Path(root) if Path(root).is_absolute() else project_root() / root
-
-
 class Results:
     """The results folder and the places in it.
 
@@ -101,8 +96,8 @@ class Results:
 
     @classmethod
     def open(cls, root: str | Path) -> Results:
-        """Open the folder at `root`, and create it if absent. Raises RequestError if it cannot be used."""
-        folder = results_folder(root)
+        """Open the folder at `root`, below the project if relative; create it if absent. May raise RequestError."""
+        folder = Path(root) if Path(root).is_absolute() else project_root() / root
         marker = folder / "format.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -209,26 +204,21 @@ def _written(path: Path, content: bytes, durable: bool) -> Iterator[Path]:
         raise
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove what killed writers left below `folder`. No writer may be at work there."""
-    for part in folder.rglob("*.part"):
-        part.unlink()
-
-
 def write_text_atomic(path: Path, text: str) -> None:
     """Write text by rename."""
     write_atomic(path, text.encode())
 
 
+def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a value as JSON nests it, with the function's result in place of all that is no mapping, list or tuple."""
+    if isinstance(value, Mapping):
+        return {str(key): map_leaves(item, function) for key, item in value.items()}
+    return [map_leaves(item, function) for item in value] if isinstance(value, list | tuple) else function(value)
+
+
 def plain(value: Any) -> Any:
     """Return a value as strict JSON: infinities and NaN become the strings "inf", "-inf" and "nan"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
+    return map_leaves(value, lambda leaf: str(leaf) if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
 
 
 def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:

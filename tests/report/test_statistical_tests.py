@@ -15,7 +15,8 @@ from statsmodels.stats.proportion import confint_proportions_2indep, proportion_
 
 from grpolab.report.statistics import tests
 from grpolab.report.statistics.intervals import interquartile_range
-from grpolab.report.statistics.tests import POWER, fisher, holm, paired_difference, rank_trend, wilson
+from grpolab.report.statistics.looks import POWER, detectable_difference
+from grpolab.report.statistics.tests import fisher, holm, paired_difference, rank_trend, wilson
 
 RNG = np.random.default_rng(0)
 
@@ -154,7 +155,7 @@ def test_the_first_screen_does_not_wait_for_scipys_statistics() -> None:
 
 @pytest.mark.parametrize(("n", "alpha"), [(3, 0.05), (2, 0.005), (10, 0.05), (10, 0.001), (400, 0.01)])
 def test_a_detectable_difference_is_found_with_the_power_of_statsmodels(n, alpha):
-    found = tests.detectable_difference(1 / n**0.5, n - 1, alpha)
+    found = detectable_difference(1 / n**0.5, n - 1, alpha)
     assert TTestPower().power(found, n, alpha) == pytest.approx(POWER, abs=1e-3)
 
 

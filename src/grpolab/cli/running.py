@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from grpolab.cli.checking import warn
 from grpolab.cli.common import OK, RESULTS, STUDY, command, count, flag, option, results_of
@@ -13,9 +12,6 @@ from grpolab.errors import RequestError
 from grpolab.paths import project_root
 from grpolab.terminal import say
 from grpolab.vocabulary import REGISTRY
-
-if TYPE_CHECKING:
-    pass
 
 
 def _seeds(text: str) -> list[int]:

@@ -28,7 +28,7 @@ from grpolab.readers.log_folders import FoundLog, find_logs, group_runs, join_ch
 from grpolab.readers.logs import read_charts, read_log
 from grpolab.report.journals import NUMBERS, column
 from grpolab.report.load import StudyRuns, study_of
-from grpolab.report.text import count, listing, markdown_table, number
+from grpolab.report.text import bullets, count, listing, markdown_table, number
 from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING
 
 FIGURES = ["D2", "F27", "F16"]
@@ -232,7 +232,7 @@ def write_report(
     if study.metric == REWARD:
         score = f"the mean training reward; a log is cut into {SPANS} equal pieces, which stand for evaluations"
     fall = f"a fall of {number(study.thresholds.collapse_drop)} or more may be a collapse: less is noise"
-    sentences = "\n".join(f"- {note}" for note in (*notes, *grouping, f"score: {score}; {fall}"))
+    sentences = bullets([*notes, *grouping, f"score: {score}; {fall}"])
     rows = [
         {
             **{"arm": run.arm, "seed": run.seed, "run": run.signature},

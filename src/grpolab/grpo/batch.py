@@ -7,7 +7,7 @@ tokens, flattened. Rows of one prompt stand together until minibatches are cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -131,19 +131,26 @@ class Completions:
 
 
 @dataclass(frozen=True)
-class Rollout:
-    """The completions that a rollout step sampled and scored; `batch` has those that train: all, without a filter."""
+class Sampled:
+    """Groups that were sampled and scored; which of them train is not decided yet."""
 
     places: list[int]  # of the prompts in the stream of all epochs
+    prompts: Prompts
     completions: Completions
-    examples_B: list[Example]
     texts_B: list[str]
     parts: dict[str, Tensor]  # reward parts, each (B,)
+    compared: dict[str, Tensor]  # `baseline_B` (`given`), `so_far_B4` (advantage_history)
+
+
+@dataclass(frozen=True)
+class Rollout(Sampled):
+    """The groups of a rollout step; `batch` has the completions that train: all, without a filter."""
+
+    examples_B: list[Example]
     rewards_B: Tensor
     truncated_B: Tensor  # bool: no end token within max_completion_length
     batch: TrainingBatch
-    compared: dict[str, Tensor] = field(default_factory=dict)  # `baseline_B` (`given`), `so_far_B4` (advantage_history)
-    differ_P: Tensor | None = None  # bool: the groups that `filter_groups` lets through
+    differ_P: Tensor | None  # bool: the groups that `filter_groups` lets through
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grpolab.grpo.advantages import Scored, advantages, normalized_sum, weighted_sum, whiten
-from grpolab.grpo.batch import Completions, Prompts, Rollout, TrainingBatch, decode, prompt_tensors
+from grpolab.grpo.batch import Completions, Prompts, Rollout, Sampled, TrainingBatch, decode, prompt_tensors
 from grpolab.grpo.decoding import inverse_cdf, most_likely, prompt_rows, sample, sampling_noise
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.model import Policy, old_log_probs
@@ -26,18 +26,6 @@ from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD
 from grpolab.settings.task import LENGTH, OVERLONG, VERDICT
 from grpolab.tasks.base import Example
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Groups that were sampled and scored; which of them train is not decided yet."""
-
-    places: list[int]  # of the prompts in the stream
-    prompts: Prompts
-    completions: Completions
-    texts_B: list[str]
-    parts: dict[str, Tensor]  # reward parts, each (B,)
-    compared: dict[str, Tensor]  # `Rollout.compared`
 
 
 @dataclass(frozen=True)
@@ -136,8 +124,14 @@ class Collector:
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
         if settings.mask_truncated_completions:
             batch = replace(batch, mask_BT=batch.mask_BT & ended_B[batch.rows_B, None])
-        of_batch = self._repeated(self.prompts(sampled.places)), sampled.texts_B, sampled.parts, rewards_B
-        return Rollout(sampled.places, completions, *of_batch, ~ended_B.cpu(), batch, sampled.compared, differ_P)
+        return Rollout(
+            **vars(sampled),
+            examples_B=self._repeated(self.prompts(sampled.places)),
+            rewards_B=rewards_B,
+            truncated_B=~ended_B.cpu(),
+            batch=batch,
+            differ_P=differ_P,
+        )
 
     def _differ(self, parts: dict[str, Tensor]) -> Tensor:
         """Find the groups whose completions differ in the metric of `filter_groups`, shape (P,), bool."""
@@ -256,8 +250,8 @@ class Collector:
             prompts = self._prompt_tensors(policy, self.prompts(places))
             texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
             older = {} if batch.get("baseline_B") is None else {"baseline_B": batch["baseline_B"]}
-            scores = batch["parts"], batch.get("compared", older)
-            stale_batches.append(self.scored(policy, Sampled(places, prompts, completions, texts_B, *scores)))
+            sampled = Sampled(places, prompts, completions, texts_B, batch["parts"], batch.get("compared", older))
+            stale_batches.append(self.scored(policy, sampled))
         return stale_batches
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from grpolab.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, explain_equality, rewrite
+from grpolab.errors import listing
 from grpolab.lint import rules
 from grpolab.lint.rules import LintFinding, Rules
 from grpolab.quantities import GAINS
@@ -58,8 +59,7 @@ def check_plans(plans: Sequence[Plan]) -> list[LintFinding]:
             for finding in rules.check_run(variant.composed):
                 variants_with[finding].append(variant.variant)
         for finding, names in variants_with.items():
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            place = "" if len(names) == len(plan.variants) else f"variant {names[0]}{more}"
+            place = "" if len(names) == len(plan.variants) else f"variant {listing(names, 1)}"
             severity = "note" if varied.intersection(finding.key.split()) else finding.severity
             where = ", ".join(filter(None, (study_name, place)))
             findings.append(replace(finding, severity=severity, where=where))
@@ -198,6 +198,4 @@ def _find_misused_seeds(study: Study, seeds: set[int]) -> Iterator[str]:
 
 
 def _list(seeds: Collection[int]) -> str:
-    """Return `900, 901, 902 and 97 more`."""
-    shown = ", ".join(map(str, sorted(seeds)[:3]))
-    return f"{shown} and {len(seeds) - 3} more" if len(seeds) > 3 else shown
+    return listing([*map(str, sorted(seeds))], 3)

@@ -26,7 +26,7 @@ from grpolab.doctor.section import causes_of, examined
 from grpolab.errors import Damaged
 from grpolab.look import curves
 from grpolab.meanings import METRICS
-from grpolab.paths import SIGNATURE
+from grpolab.paths import SIGNATURE, map_leaves
 from grpolab.report.brief import strip_markdown
 from grpolab.report.claims import Claim
 from grpolab.report.journals import both, collapse_place, column, largest, read_samples
@@ -89,16 +89,12 @@ def make(
 
 def to_json(document: Document) -> str:
     """Write a document so that no text in it can end its script element, and no number is NaN or infinite."""
-    text = json.dumps(_finite(document), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(map_leaves(document, _finite), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _finite(value: Any) -> Any:
-    """Return a document with null in the place of numbers that JSON lacks, and plain numbers for numpy's."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+    """Return null in the place of a number that JSON lacks, and a plain number for numpy's."""
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from grpolab.errors import RequestError, printable
+from grpolab.errors import RequestError, listing, printable
 from grpolab.readers.log_names import STEPS, TELLING, known, likeness
 
 PAGES = {".ipynb", ".html", ".htm", ".md", ".markdown"}
@@ -150,12 +150,13 @@ def csv_rows(path: Path, lines: Iterable[str], run: str | None) -> Iterator[Mapp
     table = csv.DictReader(lines, delimiter="\t" if path.suffix == ".tsv" else ",", restkey="")
     names = table.fieldnames or ()
     runs = _runs(names)
+    shown = listing([*map(printable, runs)], SHOWN_RUNS)
     if run is not None and run not in runs:
-        there = f"its runs are {_listing(runs)}" if runs else "it is no chart of several runs"
+        there = f"its runs are {shown}" if runs else "it is no chart of several runs"
         raise RequestError(f"FILE={path.name} has no columns of a run {printable(run)}: {there}")
     if run is None and len(runs) > 1:
         raise RequestError(
-            f"FILE={path.name} holds {len(runs)} runs side by side: {_listing(runs)}; `--run NAME` chooses one, and"
+            f"FILE={path.name} holds {len(runs)} runs side by side: {shown}; `--run NAME` chooses one, and"
             f" `grpolab report --from wandb-export {path.name}` reads all"
         )
     twice = [name for name, times in Counter(names).items() if times > 1 and known(name) in TELLING]
@@ -195,9 +196,3 @@ def _runs(names: Iterable[str]) -> dict[str, list[str]]:
         if dash and known(re.sub("__(MIN|MAX|STEP)$", "", metric)):
             runs[run].append(name)
     return runs
-
-
-def _listing(runs: Iterable[str]) -> str:
-    names = [printable(run) for run in runs]
-    more = f" and {len(names) - SHOWN_RUNS} more" if len(names) > SHOWN_RUNS else ""
-    return ", ".join(names[:SHOWN_RUNS]) + more

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from grpolab.errors import listing
 from grpolab.identity import dotted
 from grpolab.readers import flat, trl_files, verl_files
 from grpolab.readers.given import ConfigFile, describe_other, parse_document, shorten
@@ -110,7 +111,7 @@ def identify(asked: str | None, file: ConfigFile) -> tuple[str, str]:
         return asked, ""
     name, signs = next(iter(evidence.items()))
     rivals = [other for other, theirs in evidence.items() if len(theirs) == len(signs) and not _are_kin(other, name)]
-    shown = ", ".join(map(shorten, signs[:3])) + (f" and {len(signs) - 3} more" if len(signs) > 3 else "")
+    shown = listing([*map(shorten, signs)], 3)
     if asked is None:
         if rivals:
             both = " or ".join(TITLES[each] for each in (name, *rivals))

@@ -6,7 +6,6 @@ What TRL logs becomes journal rows in our vocabulary, so that `grpolab diagnose 
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import re
 import shlex
@@ -25,7 +24,7 @@ from grpolab.meanings import METRICS
 from grpolab.paths import Results, plain, write_json_atomic, write_text_atomic
 from grpolab.run.folder import Heartbeat, Journal, Outcome, conclude, line
 from grpolab.run.lease import Lease, LeaseLost
-from grpolab.run.provenance import of_program
+from grpolab.run.provenance import installed_version, of_program
 from grpolab.run.watch import Tail
 from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETED, DIVERGED
@@ -76,7 +75,7 @@ class RunFolder(TrainerCallback):
             settings |= {"num_minibatches": _minibatches(args)}
             settings = {key: _as_written(value) for key, value in settings.items()} | {"model": {"path": model}}
             write_text_atomic(folder / "settings.yaml", yaml.safe_dump(settings, sort_keys=False))
-            framework = {"name": "trl", "version": _version(), "arguments": options}
+            framework = {"name": "trl", "version": installed_version("trl"), "arguments": options}
             write_json_atomic(folder / "provenance.json", {**of_program(), "framework": framework, "name": self.name})
             self._beat = Heartbeat(folder, _rollout_step(args, state.max_steps) + 1)
             self._beat.beat(_rollout_step(args, state.global_step + 1), time.time())
@@ -166,10 +165,3 @@ def _rollout_step(args: Any, optimizer_steps: int) -> int:
 
 def _as_written(value: Any) -> Any:
     return value if value is None or type(value) in (bool, int, float, str) else str(getattr(value, "value", value))
-
-
-def _version() -> str | None:
-    try:
-        return importlib.metadata.version("trl")
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from grpolab.bounded import parse_value
+from grpolab.errors import listing
 from grpolab.readers import trl_fields as fields
 from grpolab.readers.given import OTHERS, ConfigFile, Given, Options, parse_document, shorten
 from grpolab.readers.pairs import FLAG, Open, find_program_end, read_flags, split_open
@@ -213,10 +214,9 @@ def _read_recipe(file: ConfigFile) -> Given:
                 pairs[key] = Open(f"{pairs[key]} or {item}")
     aside = [name for name in every if name not in read and leaves[name]]
     if aside:
-        more = f" and {len(aside) - SHOWN} more" if len(aside) > SHOWN else ""
         unread = sum(len(leaves[name]) for name in aside)
         notes.append(
-            f"{', '.join(aside[:SHOWN])}{more}: by name no section of the trainer's, so that {unread} keys are not read"
+            f"{listing(aside, SHOWN)}: by name no section of the trainer's, so that {unread} keys are not read"
         )
     words = [word for word, field in OTHER_WORDS.items() if word in pairs and field not in pairs]
     if words and fork is None and not fields.is_resolved(pairs):

@@ -175,13 +175,7 @@ def _accuracies(study: StudyRuns) -> Iterator[str]:
 
     The mean is over the seeds that all of these arms have, because looks add seeds only to undecided arms.
     """
-    factors = [f for f in study.plan["factors"] if f not in (study.plan["compare"], "task")]
-    cells = study.cells.assign(
-        score=by_cell(study, "final_score"),
-        # Several levels may be one task of other sizes.
-        task=study.cells.get("factor/task", study.cells.get("setting/task")),
-        where=["/".join(row) for row in study.cells[[f"factor/{f}" for f in factors]].to_numpy(dtype=str)],
-    )
+    cells = study.cells.assign(score=by_cell(study, "final_score"), task=study.tasks, where=study.places())
     for where, here in cells.groupby("where", sort=False):
         scores = here.groupby(["seed", "arm", "task"])["score"].mean().unstack(["arm", "task"])
         tasks = list(here["task"].unique())

@@ -20,7 +20,8 @@ from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import at, is_share, measure
 from grpolab.report.plans import outcome_at, studies_of
 from grpolab.report.statistics import tests
-from grpolab.report.statistics.tests import POWER, Difference
+from grpolab.report.statistics.looks import POWER, detectable_difference
+from grpolab.report.statistics.tests import Difference
 from grpolab.report.style import cell_names
 from grpolab.report.text import BITS, NONE, count, estimate, listing, markdown_table, number, probability, signed
 from grpolab.vocabulary import DAMAGED
@@ -151,7 +152,7 @@ def _find_detectable(row: QuantityComparison, level: float) -> float | None:
         return None
     paired = row.difference.sd / np.sqrt(n), n - 1
     error, freedom = tests.welch_error(row.here, row.there) if row.how == "unpaired" else paired
-    detectable = tests.detectable_difference(error, freedom, level) if np.isfinite(error) else np.inf
+    detectable = detectable_difference(error, freedom, level) if np.isfinite(error) else np.inf
     return detectable if detectable < row.largest else None
 
 

@@ -17,7 +17,7 @@ from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.intervals import t_interval
 from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, OPPOSITE, SUPPORTED, few_values
 from grpolab.report.statistics.tests import rank_trend
-from grpolab.report.text import count, estimate, listing, number, p_equals, signed
+from grpolab.report.text import count, estimate, listing, number, p_equals, signed, times
 
 SKEWED = 1.0
 SOME_TASKS = ("by itself on", "on no task alone", "not shown on", "the other way on")  # in the words of a verdict
@@ -70,7 +70,7 @@ class TaskEffect:
 
 def task_effects(question: Question, decision: Decision) -> tuple[TaskEffect, ...]:
     """Return the effect in each task over the seeds of the decision."""
-    effects, form = [], _times if question.logarithmic else signed
+    effects, form = [], times if question.logarithmic else signed
     for task, margin, d_S in zip(question.tasks, question.margin_T, question.differences(decision.n).T, strict=True):
         effect, low, high = decision.estimate(d_S, len(question.tasks))
         if question.is_equality:
@@ -242,11 +242,7 @@ def in_points(question: Question, effect: float, low: float = np.nan, high: floa
     effect, low, high = (bound * margin for bound in (effect, low, high))
     if question.logarithmic:
         effect, low, high = (float(np.exp(bound)) for bound in (effect, low, high))
-    return estimate(effect, low, high, _times if question.logarithmic else signed)
-
-
-def _times(factor: float) -> str:
-    return f"×{number(factor)}"
+    return estimate(effect, low, high, times if question.logarithmic else signed)
 
 
 def trend_in_words(question: Question, n: int) -> str:

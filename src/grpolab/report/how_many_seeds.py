@@ -19,7 +19,7 @@ from grpolab.report.measures import at, measure
 from grpolab.report.power import RATES
 from grpolab.report.statistics.intervals import t_interval
 from grpolab.report.tables import Table
-from grpolab.report.text import NONE, count, estimate, number, signed
+from grpolab.report.text import NONE, count, estimate, number, signed, times
 from grpolab.vocabulary import MARGIN_OF_GAIN
 
 SIZES = (1, 3, 5, 10)  # seeds of a paper
@@ -176,7 +176,7 @@ def _show_rates(study: StudyRuns, rates: pd.DataFrame) -> pd.DataFrame:
     for keys, of in means.groupby(["facet", "n", "runs"], sort=False):
         at_true = {row["true"]: row for _, row in of.iterrows()}
         half, one, two, none = (at_true[true] for true in ("half a margin", "one margin", "two margins", "none"))
-        exaggerated = estimate(one["exaggeration"], one["exaggeration_low"], one["exaggeration_high"], _times)
+        exaggerated = estimate(one["exaggeration"], one["exaggeration_low"], one["exaggeration_high"], times)
         row = dict(zip((study.facet_factors or "facet", "seeds", "runs"), keys, strict=True))
         row |= {f"wrong sign, {row_['true']}": share(row_, "wrong_sign") for row_ in (half, one, two)}
         row |= {"no difference, claimed": share(none, "claimed"), "ahead by a margin": share(none, "ahead")}
@@ -198,7 +198,3 @@ def _show_best(study: StudyRuns, best: pd.DataFrame) -> pd.DataFrame:
 
 def _percent(value: float) -> str:
     return NONE if np.isnan(value) else f"{100 * value:.0f}%"
-
-
-def _times(value: float) -> str:
-    return f"×{number(value)}"

@@ -107,6 +107,19 @@ class StudyRuns:
         return "/".join(factor for factor in self.plan["factors"] if factor != self.plan["compare"])
 
     @property
+    def tasks(self) -> pd.Series:
+        """The task of each cell; several levels of a factor may be one task of other sizes."""
+        return self.cells.get("factor/task", self.cells.get("setting/task"))
+
+    def places(self, without: str | None = None) -> list[str]:
+        """Return for each cell the joined levels of the factors that are neither compared, nor the task, nor `without`.
+
+        Tasks are compared within a place.
+        """
+        others = [f for f in self.plan["factors"] if f not in (self.plan["compare"], "task", without)]
+        return ["/".join(row) for row in self.cells[[f"factor/{f}" for f in others]].to_numpy(dtype=str)]
+
+    @property
     def done(self) -> pd.DataFrame:
         """Cells with a result: completed, diverged or stopped."""
         return self.cells[self.cells["outcome"].isin(RESULTS)]
@@ -254,14 +267,23 @@ def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) 
     """
     if metric not in evaluations:
         return evaluations.assign(carried=False)
-    finite = evaluations[np.isfinite(evaluations[metric])].assign(carried=False)
+    # Others' runs may not say how many completions a step has, nor how many were sampled.
+    prompts, group = (cells.get(f"setting/{key}", np.nan) for key in ("prompts_per_step", "num_generations"))
+    batch = cells[["variant", "seed"]].assign(batch=prompts * group)
+    finite = evaluations[np.isfinite(evaluations[metric])].merge(batch, on=["variant", "seed"], how="left")
+    if "completions" not in finite:
+        finite["completions"] = finite["rollout_step"] * finite["batch"]
+    finite = finite.assign(carried=False)
     last = finite.sort_values("rollout_step").drop_duplicates(["variant", "seed"], keep="last")
-    broken = cells[cells["outcome"].isin(BROKEN_OFF)]
-    batch = broken["setting/prompts_per_step"] * broken["setting/num_generations"]
-    last = last.merge(broken[["variant", "seed", "planned_steps"]].assign(batch=batch), on=["variant", "seed"])
+    broken = cells.loc[cells["outcome"].isin(BROKEN_OFF), ["variant", "seed", "planned_steps"]]
+    last = last.merge(broken, on=["variant", "seed"])
     grid = finite[["facet", "rollout_step"]].drop_duplicates().rename(columns={"rollout_step": "later"})
     later = pd.concat([last.merge(grid, on="facet"), last.assign(later=last["planned_steps"])])
     later = later.query("rollout_step < later <= planned_steps").drop_duplicates(["variant", "seed", "later"])
     sampled = later["completions"] + (later["later"] - later["rollout_step"]) * later["batch"]
     carried = later.assign(rollout_step=later["later"], completions=sampled, carried=True)[finite.columns]
-    return pd.concat([finite, carried]).sort_values(["variant", "seed", "rollout_step"], ignore_index=True)
+    return (
+        pd.concat([finite, carried])
+        .drop(columns="batch")
+        .sort_values(["variant", "seed", "rollout_step"], ignore_index=True)
+    )

@@ -26,7 +26,7 @@ from grpolab.report.html import Picture
 from grpolab.report.load import StudyRuns, load
 from grpolab.report.sentences import find_unmet, findings
 from grpolab.report.style import Manifest, cell_names, save
-from grpolab.report.text import begun, count, listing, markdown_table, spans
+from grpolab.report.text import begun, bullets, count, listing, spans
 from grpolab.vocabulary import COMPLETED, DAMAGED, OUTCOMES
 
 # A note below the sentences of every study.
@@ -93,7 +93,7 @@ def write(
         _picture(*forest) if forest else "",
         _preconditions(studies),
         _write_runs(whole),
-        _section("The studies, a page each", _bullets(links)),
+        _section("The studies, a page each", bullets(links)),
         import_module("grpolab.report.tuning").join_sections([part.tuning for part in parts]),
         diagnosis(studies),
         *provenance.section(studies),
@@ -120,7 +120,7 @@ def write_found(
     sections = [
         f"# {study.name}\n\n{study.plan['question']}",
         runs,
-        f"## What the logs lack\n\n{_bullets(lacks)}",
+        f"## What the logs lack\n\n{bullets(lacks)}",
         _write_runs(StudyPage(study, pictures, written)),
         diagnosis,
     ]
@@ -255,7 +255,7 @@ def _findings(results: Results, output: Path, progress: Progress) -> str:
     drawn, blocks = _draw_figures(studies, output, progress, shown=True), list[str]()
     for study in studies[:-1]:
         verdicts = brief.finding(study, claims, studies[-1].plan.get("said", ()))
-        blocks += [f"### {study.plan.get('title') or study.name}", _bullets(verdicts)]
+        blocks += [f"### {study.plan.get('title') or study.name}", bullets(verdicts)]
         blocks += [_picture(manifest, path) for manifest, path in drawn[study.name] if manifest.numbers]
     return _section("What practitioners ask", *blocks, "## Published claims")
 
@@ -268,10 +268,6 @@ def _blocks(blocks: Iterable[str]) -> str:
 def _section(title: str, *blocks: str) -> str:
     """Return a section with its title; empty if all of its blocks are empty."""
     return _blocks([f"## {title}", *blocks]) if any(blocks) else ""
-
-
-def _bullets(sentences: Iterable[str]) -> str:
-    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def _other_version(studies: Sequence[StudyRuns]) -> str:
@@ -290,13 +286,13 @@ def _preconditions(studies: Sequence[StudyRuns]) -> str:
     """Return a warning if studies fail their preconditions, else ''."""
     sentences = find_unmet(studies)
     head = f"**{count(len(sentences), 'precondition')} not met** (docs/regimes.md explains them; with more seeds they"
-    return f"{head} may be):\n\n{_bullets(sentences)}" if sentences else ""
+    return f"{head} may be):\n\n{bullets(sentences)}" if sentences else ""
 
 
 def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> Iterator[str]:
     """Write every claim that was tested with its sentence, the checks, and what is only described; as tables too."""
     tested = [claim for claim in claims if claim.is_finding]
-    sentences = _bullets(f"{claim.study} {claim.sentence}" for claim in tested)
+    sentences = bullets(f"{claim.study} {claim.sentence}" for claim in tested)
     for title, of_kind, table_of, below in (
         ("Verdicts", tested, tables.verdicts, sentences),
         ("Checks", [claim for claim in claims if claim.label == CHECK], tables.checks, ""),
@@ -306,12 +302,12 @@ def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> Iterator[s
             table = table_of(of_kind)
             if output:
                 table.write(output / "tables")
-            yield _section(title, table.caption, markdown_table(table.shown), below, _as_registered(of_kind))
+            yield _section(title, table.markdown, below, _as_registered(of_kind))
 
 
 def _as_registered(claims: Sequence[Claim]) -> str:
     """List the full registered text of claims that the page shortens; empty if there are none."""
-    words = _bullets(f"{claim.study} {claim.id}: {claim.registered}" for claim in claims if claim.registered)
+    words = bullets(f"{claim.study} {claim.id}: {claim.registered}" for claim in claims if claim.registered)
     head = "As registered (above stands what was tested, which is less; the registered words decide nothing more):"
     return f"{head}\n\n{words}" if words else ""
 
@@ -325,7 +321,7 @@ def _given_up(studies: Sequence[StudyRuns]) -> str:
         for line in study.plan.get("withdrawn", [])
     ]
     head = "A question that was registered before decides at half of its error, each time again."
-    return _section("Registrations that were given up", head, _bullets(lines)) if lines else ""
+    return _section("Registrations that were given up", head, bullets(lines)) if lines else ""
 
 
 def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:
@@ -342,15 +338,14 @@ def _write_runs(part: StudyPage, above: Path = Path()) -> str:
     differences = "paired by seed, and factors (in logarithms) too" if study.is_paired else "Welch's, unpaired"
     decided = "nothing is decided" if study.is_found else "what is decided stands under Verdicts"
     brackets = BRACKETS.format(differences=differences, decided=decided)
-    blocks = [_bullets(findings(study)), brackets] if has_cells else []
+    blocks = [bullets(findings(study)), brackets] if has_cells else []
     for manifest, path in part.pictures:
         if manifest.numbers:
             seeds = f" Seeds: {spans(manifest.seeds)}." if manifest.seeds else ""
             blocks.append(_picture(manifest, above / path, seeds))
         else:
             blocks.append(f"**{manifest.figure}.** {manifest.caption}")
-    for table in part.tables:
-        blocks += [table.caption, markdown_table(table.shown)]
+    blocks += [table.markdown for table in part.tables]
     return _section("What the runs show" if has_cells else "Analytic figures", *blocks)
 
 
@@ -370,4 +365,4 @@ def _missing(studies: Sequence[StudyRuns]) -> str:
     reasons = cells.loc[cells["outcome"] == DAMAGED, "reason"].unique() if "reason" in cells else []
     head = f"{len(names.pop(COMPLETED))} of {count(len(cells), 'planned cell')} completed."
     lines = [f"{outcome} ({OUTCOMES[outcome]}): {', '.join(named)}" for outcome, named in names.items() if named]
-    return _section("What is missing", head, _bullets([*lines, *reasons]))
+    return _section("What is missing", head, bullets([*lines, *reasons]))

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from grpolab.report.statistics import looks as planned
+from grpolab.report.statistics.intervals import share_bounds
 from grpolab.report.statistics.looks import ALPHA, LOOKS, SUPPORTED, t_power
 
 PAPERS = 10_000  # all there can be if they are fewer
@@ -125,7 +126,7 @@ def bounds(values_K: NDArray, without_SK: NDArray, papers: int) -> tuple[NDArray
     """Return the 95% bounds of RATES from the rates without each seed; shapes (..., K) and (S, ..., K).
 
     Tukey's jackknife (1958) with Student's t. A share has Wilson's interval at its effective sample size
-    m(1 - m) / se^2, as `intervals.share_band`: at most the number of papers, and the number of seeds where all papers
+    m(1 - m) / se^2: at most the number of papers, and the number of seeds where all papers
     agree, so that 0 of 60 is not known to be never. (Of claims: their share of it.)
     """
     seeds, is_share_K = len(without_SK), np.array([rate != "exaggeration" for rate in RATES])
@@ -136,10 +137,8 @@ def bounds(values_K: NDArray, without_SK: NDArray, papers: int) -> tuple[NDArray
     with np.errstate(all="ignore"):
         effective_K = np.minimum(values_K * (1 - values_K) / squared_K, papers * known_K)
         effective_K = np.where((values_K == 0) | (values_K == 1), seeds * known_K, effective_K)
-        ratio_K = t**2 / effective_K
-        centre_K = (values_K + ratio_K / 2) / (1 + ratio_K)
-        half_K = np.sqrt(ratio_K * values_K * (1 - values_K) + ratio_K**2 / 4) / (1 + ratio_K)
-        low_K, high_K = np.clip(centre_K - half_K, 0.0, values_K), np.clip(centre_K + half_K, values_K, 1.0)
+        low_K, high_K = share_bounds(values_K, t**2 / effective_K)
+        low_K, high_K = np.clip(low_K, 0.0, values_K), np.clip(high_K, values_K, 1.0)
     plain_K = t * np.sqrt(squared_K)
     return np.where(is_share_K, low_K, values_K - plain_K), np.where(is_share_K, high_K, values_K + plain_K)
 

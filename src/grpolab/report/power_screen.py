@@ -18,7 +18,7 @@ from scipy import special
 from grpolab.errors import RequestError, near_matches
 from grpolab.report import power
 from grpolab.report.power import RATES
-from grpolab.report.statistics.looks import ALPHA, t_power
+from grpolab.report.statistics.looks import ALPHA, detectable_difference
 from grpolab.report.text import listing, number, signed
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ def of_study(study: StudyRuns, difference: float | None) -> list[Noise]:
         raise RequestError(
             f"STUDY={study.name}: {study.baseline} gains nothing, so that no margin is known: --difference"
         )
-    others = [f for f in study.plan["factors"] if f not in (study.plan["compare"], "task")]
-    columns = [f"factor/{factor}" for factor in others]
-    place = {row["facet"]: "/".join(row[c] for c in columns) for row in study.cells.to_dict("records")}
+    place = dict(zip(study.cells["facet"], study.places(), strict=True))
     noises = list[Noise]()
     for arm in dict.fromkeys(pair.arm for pair in pairs):
         of_arm = [pair for pair in pairs if pair.arm == arm and np.isfinite(wanted[id(pair)])]
@@ -239,14 +237,7 @@ def _by_looks(noise: Noise, chance: float, hypotheses: int, looks: tuple[int, ..
 
 def _seen(n: int, sd: float, chance: float, paired: bool) -> float:
     """Return the smallest true difference that a t-test of n seeds (of each arm) finds with this power."""
-    freedom, low, high = power.degrees(n, paired), 0.0, 2.0
-    reach = power.student(freedom)
-    while t_power(high, freedom, reach) < chance:
-        low, high = high, 2 * high
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if t_power(middle, freedom, reach) >= chance else (middle, high)
-    return high * sd / float(np.sqrt(n))
+    return detectable_difference(sd / float(np.sqrt(n)), power.degrees(n, paired), ALPHA, chance)
 
 
 def _shown(noise: Noise, paired: bool) -> float:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from grpolab.report.load import StudyRuns
 from grpolab.report.plans import known_collections
-from grpolab.report.text import BITS, count, listing, number
+from grpolab.report.text import BITS, bullets, count, listing, number
 from grpolab.vocabulary import DAMAGED
 
 
@@ -61,7 +61,7 @@ def section(studies: Sequence[StudyRuns]) -> list[str]:
         f"warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())},"
         " sampled on training prompts where each ended (a run's `start` is its first evaluation, on held-out prompts)",
     ]
-    listed = "\n".join(f"- {line}" for line in lines if line)
+    listed = bullets(str(line) for line in lines if line)
     return ["## Provenance", listed, BITS, *_reproduction(studies[-1], with_cells, runs)]
 
 

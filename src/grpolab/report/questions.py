@@ -207,16 +207,15 @@ def _combinations(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[st
     tasks.
     """
     plan, columns = study.plan, [name for name in study.cells if name in _COLUMNS or name.startswith("factor/")]
-    cells = study.cells[columns].assign(value=by_cell(study, hypothesis["metric"]))
+    cells = study.cells[columns].assign(
+        value=by_cell(study, hypothesis["metric"]),
+        where=study.places(hypothesis["range_over"]),
+        # If the tasks themselves are compared, a seed has one number over all of them.
+        task=ALL_TASKS if plan["compare"] == "task" else study.tasks,
+    )
     for factor, level in hypothesis["where"].items():
         cells = cells[cells[f"factor/{factor}"] == level]
     arms = hypothesis["trend"] or [arm for arm in hypothesis["contrast"].values() if arm is not None]
-    open_ = [f for f in plan["factors"] if f not in (plan["compare"], hypothesis["range_over"], "task")]
-    cells = cells.assign(
-        where=["/".join(row) for row in cells[[f"factor/{f}" for f in open_]].to_numpy(dtype=str)],
-        # If the tasks themselves are compared, a seed has one number over all of them.
-        task=ALL_TASKS if plan["compare"] == "task" else cells.get("factor/task", cells.get("setting/task")),
-    )
     for where, here in cells.groupby("where", sort=False):
         has_all = here.groupby("task", sort=False)["arm"].agg(lambda present: set(arms) <= set(present))
         tasks = [str(task) for task in has_all.index[has_all]]

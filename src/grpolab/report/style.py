@@ -21,7 +21,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from PIL import Image
 
-from grpolab.paths import write_text_atomic
+from grpolab.paths import map_leaves, write_text_atomic
 from grpolab.report.load import StudyRuns
 from grpolab.report.text import listing
 from grpolab.vocabulary import DAMAGED, DIVERGED, FAILED, STOPPED
@@ -163,7 +163,8 @@ class Manifest:
 
     def write(self, path: Path) -> Path:
         """Write it as JSON with five digits a number."""
-        write_text_atomic(path, json.dumps(_rounded(vars(self)), allow_nan=False, ensure_ascii=False) + "\n")
+        text = json.dumps(map_leaves(vars(self), _rounded), allow_nan=False, ensure_ascii=False)
+        write_text_atomic(path, f"{text}\n")
         return path
 
 
@@ -213,13 +214,9 @@ def cell_names(cells: pd.DataFrame) -> list[str]:
 
 
 def _rounded(value: Any) -> Any:
-    """Return a value as strict JSON: five digits, null for NaN, a string for an infinity."""
-    if isinstance(value, dict):
-        return {str(key): _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    if isinstance(value, float):
-        if math.isnan(value):
-            return None
-        return float(f"{value:.5g}") if math.isfinite(value) else str(value)
-    return value
+    """Return a number as strict JSON: five digits, null for NaN, a string for an infinity."""
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return None
+    return float(f"{value:.5g}") if math.isfinite(value) else str(value)

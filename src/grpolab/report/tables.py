@@ -40,17 +40,23 @@ class Table:
         kept = self.shown.loc[:, (self.shown.astype(str) != NONE).any()]
         return replace(self, shown=kept) if set(kept) - {"arm", "n"} else None
 
-    def write(self, folder: Path) -> None:
-        """Write `folder`/name.csv, .md and .tex (which needs the LaTeX package booktabs)."""
+    @property
+    def markdown(self) -> str:
+        """The caption, and below it the table as a reader sees it."""
+        return f"{self.caption}\n\n{markdown_table(self.shown)}"
+
+    def write(self, folder: Path) -> str:
+        """Write `folder`/name.csv, .md and .tex (which needs the LaTeX package booktabs); return its Markdown."""
         style = self.shown.replace("`", "", regex=True).style.hide(axis="index").format(escape="latex")
         caption = re.sub(r"([%_&#$])", r"\\\1", self.caption.replace("`", ""))
         texts = {
             "csv": self.numbers.to_csv(index=False, float_format="%.6g"),
-            "md": f"{self.caption}\n\n{markdown_table(self.shown)}\n",
+            "md": f"{self.markdown}\n",
             "tex": style.format_index(escape="latex", axis="columns").to_latex(hrules=True, caption=caption),
         }
         for suffix, text in texts.items():
             write_text_atomic(folder / f"{self.name}.{suffix}", text)
+        return self.markdown
 
 
 def tables(study: StudyRuns) -> list[Table]:

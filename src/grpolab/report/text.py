@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+from grpolab.errors import listing as listing  # how reports write a list, too
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +66,10 @@ def p_equals(p: float) -> str:
     return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
+def times(factor: float) -> str:
+    return f"×{number(factor)}"
+
+
 def percent(value: float) -> str:
     return NONE if math.isnan(value) else f"{number(100 * value)}%"
 
@@ -73,12 +79,6 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def listing(words: Sequence[str], limit: int = 6) -> str:
-    """Write `a, b and 3 more`."""
-    shown = ", ".join(words[:limit])
-    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
-
-
 def spans(numbers: Iterable[int]) -> str:
     """Write `2005 to 2009, 2025`, each stretch of consecutive numbers; `none` where there is none."""
     stretches: list[tuple[int, int]] = []
@@ -86,6 +86,10 @@ def spans(numbers: Iterable[int]) -> str:
         first, _ = stretches.pop() if stretches and stretches[-1][1] == value - 1 else (value, value)
         stretches.append((first, value))
     return ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in stretches) or "none"
+
+
+def bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def markdown_table(frame: pd.DataFrame) -> str:

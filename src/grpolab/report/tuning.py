@@ -29,7 +29,7 @@ from grpolab.report.statistics.intervals import Interval
 from grpolab.report.statistics.tests import Difference, holm, paired_difference
 from grpolab.report.style import QUIET, Manifest, save
 from grpolab.report.tables import Table
-from grpolab.report.text import NONE, OF_MEANS, begun, count, estimate, listing, markdown_table, number, percent
+from grpolab.report.text import NONE, OF_MEANS, begun, count, estimate, listing, number, percent
 from grpolab.run_files import Record, read_object
 from grpolab.vocabulary import COMPLETE, DIVERGED, FAILED, PRUNED, RUNNING
 
@@ -347,8 +347,8 @@ def make_section(study: StudyRuns, output: Path, inner: Path = Path()) -> Sectio
     """
     section = Section([], [], [])
     if rows := compare_values(study) if len(study.done) else []:
-        section.blocks.append("\n".join(f"- {sentence}" for sentence in values_sentences(rows)))
-        section.blocks.append(_write_table(values_table(study, rows), output / "tables" / inner))
+        section.blocks.append(text.bullets(values_sentences(rows)))
+        section.blocks.append(values_table(study, rows).write(output / "tables" / inner))
     for name in dict.fromkeys([*(tuning["study"] for tuning in study.plan.get("tuned", [])), study.name]):
         if study.results.trials(name).is_file():
             _write_tuning(load_trials(study.results, name), section, output, inner)
@@ -360,8 +360,8 @@ def make_section(study: StudyRuns, output: Path, inner: Path = Path()) -> Sectio
 def _write_tuning(tuning: TrialTable, section: Section, output: Path, inner: Path = Path()) -> None:
     """Write one tuning into a section: sentences, budget, figures, every trial."""
     tables = output / "tables" / inner
-    section.blocks.append("\n".join(f"- {sentence}" for sentence in sentences(tuning)))
-    section.blocks.append(_write_table(budget(tuning), tables))
+    section.blocks.append(text.bullets(sentences(tuning)))
+    section.blocks.append(budget(tuning).write(tables))
     for picture, manifest in draw_trials(tuning):
         path = save(picture, output / "figures" / inner / f"{manifest.study}_{manifest.figure}")[0]
         manifest.write(path.with_suffix(".json"))
@@ -369,13 +369,8 @@ def _write_tuning(tuning: TrialTable, section: Section, output: Path, inner: Pat
         words = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}."
         section.blocks.append(f"![{manifest.study} {manifest.figure}]({path.relative_to(output)})\n\n{words}")
     title = f"every trial ({count(len(tuning.trials), 'trial')})"
-    rows = _write_table(every_trial(tuning), tables)
+    rows = every_trial(tuning).write(tables)
     section.blocks.append(f"<details><summary>{title}</summary>\n\n{rows}\n\n</details>")
-
-
-def _write_table(table: Table, folder: Path) -> str:
-    table.write(folder)
-    return f"{table.caption}\n\n{markdown_table(table.shown)}"
 
 
 def write(results: Results, study: str, say: Callable[[str], None] = lambda line: None) -> Path:

@@ -41,7 +41,7 @@ def save_state(folder: Path, state: LearnerState, **position: Any) -> None:
     torch.save({**tensors, **steps, "position": position}, buffer)
     payload = buffer.getvalue()
     latest, previous = (folder / name for name in GENERATIONS)
-    new = folder / "new.part"  # `remove_parts` deletes it if the process dies before the renames
+    new = folder / "new.part"  # the next process deletes it if the process dies before the renames
     write_atomic(new, hashlib.sha256(payload).digest() + payload)
     if latest.exists():
         latest.replace(previous)

@@ -188,9 +188,6 @@ def sample_table(
         shaped = [piece.expand_as(update.batch.mask_BT) for piece, update in zip(pieces, updates, strict=True)]
         return in_order(torch.cat(shaped))
 
-    def of_rows(values_B: torch.Tensor) -> list[float]:
-        return values_B.cpu()[row_N].tolist()
-
     low_N = of_tokens([update.surrogate.active_low for update in updates])
     high_N = of_tokens([update.surrogate.active_high for update in updates])
     columns = {
@@ -200,7 +197,7 @@ def sample_table(
         "completion": [rollout.texts_B[row] for row in rows],
         "reward": rollout.rewards_B[rows].tolist(),
         **{f"reward_{name}": values_B[rows].tolist() for name, values_B in rollout.parts.items()},
-        "advantage": of_rows(rollout.batch.advantages_B),
+        "advantage": rollout.batch.advantages_B.cpu()[row_N].tolist(),
         "position": position_N.tolist(),
         "token": policy.tokenizer.convert_ids_to_tokens(of_tokens([update.batch.tokens_BT for update in updates])),
         "old_log_prob": of_tokens([update.inputs.old_log_probs_BT for update in updates]),

@@ -29,7 +29,7 @@ import yaml
 
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.step import Diverged, EntropyControl, Update, flat_weights, step_norm
-from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
+from grpolab.paths import Results, is_refusal, plain, read_json, write_json_atomic, write_text_atomic
 from grpolab.registry import DATA_PARALLEL, ENVIRONMENT_READ, resolve
 from grpolab.run import checkpoint, provenance, warm_start
 from grpolab.run.assembly import RunParts, assemble
@@ -70,7 +70,8 @@ def _run_leased(settings: Resolved, results: Results, lease: Lease, on_step: OnS
     gc.freeze()  # imported objects stay: later collections need not walk half a million of them again
     parts: RunParts | None = None
     try:
-        remove_parts(folder)
+        for part in folder.rglob("*.part"):  # what killed writers left; with the lease no other is at work here
+            part.unlink()
         warm = warm_start.ensure(settings, results)
         together = resolve(DATA_PARALLEL)(settings, results) if settings.data_parallel else None
         with together or contextlib.nullcontext(ALONE) as processes:

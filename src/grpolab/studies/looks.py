@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, listing
 from grpolab.paths import Results
 from grpolab.quantities import GAINS
 from grpolab.sweep.plan import Plan
@@ -131,8 +131,7 @@ def summarize(size: int, answers: Sequence[Answer]) -> str:
     verdicts, names = tally(answers)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     decided = f"look {size}: {sum(verdicts.values())} of {len(answers)} decided" + (f" ({counts})" if counts else "")
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return decided + (f"; open: {', '.join(names[:MOST_NAMED])}{more}" if names else "")
+    return decided + (f"; open: {listing(names, MOST_NAMED)}" if names else "")
 
 
 def _ladders(plans: Sequence[Plan], most_seeds: int | None) -> dict[str, Ladder]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpolab import RESULTS_VERSION
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, listing
 from grpolab.paths import project_root
 from grpolab.registry import SURROGATES
 from grpolab.run.memory import parameters
@@ -213,8 +213,7 @@ def expand(
                 broken[problem].append(name)
     problems = list[str]()
     for problem, of in broken.items():
-        more = f" and {len(of) - 1} more" if len(of) > 1 else ""
-        place = "" if len(of) == len(names) else f", variant {of[0]}{more}"
+        place = "" if len(of) == len(names) else f", variant {listing(of, 1)}"
         problems.append(f"{problem} (study {study.name}{place})")
     problems += [
         f"{show(text)}: study {study.name} sets its seeds itself, use `seeds:` or --seeds"

@@ -57,8 +57,8 @@ def _draw_differences(study: StudyRuns, pairs: dict[str, str]) -> Sheet:
                 by_seed = by_seed[:0]
             apart = measures.difference(study, scores, facet, arm, other)
             interval = Interval(apart.effect, apart.low, apart.high, apart.n)
-            labels: dict[str, Any] = {"metric": "final_score", "facet": facet, "minus": other, "margin": margin}
-            sheet.draw_interval(panel, y, by_seed, interval, arm, **labels)
+            labels = {"facet": facet, "minus": other, "margin": margin}
+            sheet.draw_interval(panel, y, by_seed, interval, arm, metric="final_score", **labels)
             if not apart.n:
                 panel.annotate("no runs", (0.02, y), xycoords=("axes fraction", "data"), va="center", color=QUIET)
         panel.axvline(0, color=QUIET, linewidth=0.6, zorder=0)
@@ -76,10 +76,8 @@ def margin_in(study: StudyRuns, facet: str) -> float:
 
     Without one, it is the default share of the baseline's mean gain; NaN without runs of the baseline.
     """
-    cell = study.cells[study.cells["facet"] == facet].iloc[0]
-    others = [name for name in study.plan["factors"] if name not in (study.plan["compare"], "task")]
-    task = cell.get("factor/task", cell.get("setting/task"))
-    place = "/".join([*(cell[f"factor/{name}"] for name in others), str(task)])
+    first = int((study.cells["facet"] == facet).to_numpy().argmax())
+    place = "/".join(filter(None, (study.places()[first], str(study.tasks.iloc[first]))))
     entries = [
         (study.plan.get("registered") or {}).get(hypothesis["id"], {"margins": {}})
         for hypothesis in study.plan.get("hypotheses", [])
@@ -274,12 +272,9 @@ def draw_sign_errors(study: StudyRuns) -> Drawing:
         here = table[(table["facet"] == facet) & (table["true"] == true)]
         for (pairing, look), shift in zip(_PAIRINGS.items(), (-0.07, 0.07), strict=True):
             of = here[here["runs"] == pairing]
-            x, (mean, low, high) = (
-                range(len(of)),
-                (of[name].to_numpy() for name in (rate, f"{rate}_low", f"{rate}_high")),
-            )
-            error = np.maximum([mean - low, high - mean], 0)
-            panel.errorbar(np.add(x, shift), mean, yerr=error, capsize=2, elinewidth=0.8, **look.line_options)
+            mean, low, high = (of[name].to_numpy() for name in (rate, f"{rate}_low", f"{rate}_high"))
+            x, error = np.arange(len(of)) + shift, np.maximum([mean - low, high - mean], 0)
+            panel.errorbar(x, mean, yerr=error, capsize=2, elinewidth=0.8, **look.line_options)
             series = {"x": of["n"].tolist(), "mean": mean.tolist(), "low": low.tolist(), "high": high.tolist()}
             sheet.record(series, metric=rate, true=true, runs=pairing, facet=facet)
         panel.set_xticks(range(here["n"].nunique()), sorted(here["n"].unique()))

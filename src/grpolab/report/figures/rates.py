@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from grpolab.report import measures
 from grpolab.report.figures import panels
@@ -183,7 +184,7 @@ MAP, CURVES = "final accuracy (%)", "accuracy"
 def draw_budget_frontier(study: StudyRuns) -> Drawing:
     """Splits of one budget into prompts of a step, completions of a prompt and passes over them. Above: final accuracy
     with half of its 95% interval, a panel for each number of passes; red above, blue below the mean of all squares;
-    grey: not planned. Below: held-out accuracy against compute so far, one line for each split. A sampled completion
+    grey: not planned. Below: held-out accuracy against compute so far, one line for each split: a sampled completion
     counts as 1, and each pass over one as 3 (forward and backward). Black: the frontier, the best split of any panel at
     that much compute: {frontier}.{rates}
     """
@@ -215,7 +216,7 @@ def draw_budget_frontier(study: StudyRuns) -> Drawing:
                 score = t_interval(100 * squares[place]["score"])
                 apart[place[:2]] = score.mean - middle
                 words[place[:2]] = f"{score.mean:.1f}\n±{score.high - score.mean:.1f}"
-                labels = {"generations": generations, "prompts": prompts, "passes": passes}
+                labels = {"generations": int(generations), "prompts": int(prompts), "passes": int(passes)}
                 rate = float(squares[place][RATE].iloc[0])
                 sheet.record({**score._asdict(), "rate": rate}, metric=MAP, **labels)
         _draw_places(sheet.grid[MAP, column], apart, words, reach)
@@ -225,7 +226,9 @@ def draw_budget_frontier(study: StudyRuns) -> Drawing:
                 look = sheet.styles[squares[place]["arm"].iloc[0]]
                 panel.plot(curve_C.index, curve_C, **{**look.line_options, "markersize": 2})
         panel.plot(best.index, best["score"], color="black", linewidth=1.6, alpha=0.5, zorder=0)
-        panel.set_xlabel("compute (forward passes of a completion)")
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda compute, _: f"{compute / 1000:g}k"))
+        panel.locator_params(axis="x", nbins=4)
+        panel.set_xlabel("compute")
     sheet.record({"x": best.index.tolist(), "mean": best["score"].tolist()}, metric="frontier")
     ends = best.loc[best["place"] != best["place"].shift(-1), "place"]
     frontier = "; ".join(
@@ -251,16 +254,12 @@ def _over_compute(study: StudyRuns, cells: pd.DataFrame, passes: int) -> pd.Seri
 def _frontier(curves: dict[Any, pd.Series]) -> pd.DataFrame:
     """Return the best split (`place`) and its accuracy (`score`) at each amount of compute where one is evaluated.
 
-    Between two evaluations a split's accuracy is on a straight line; beyond its last one it is not compared.
+    Between two evaluations a split's accuracy is on a straight line. The last amount is the largest that all reached.
     """
-    compute_C = np.unique(np.concatenate([curve_C.index.to_numpy(dtype=float) for curve_C in curves.values()]))
-    table = pd.DataFrame(
-        {
-            number: np.interp(compute_C, curve_C.index, curve_C, right=np.nan)
-            for number, curve_C in enumerate(curves.values())
-        },
-        index=compute_C,
-    )
+    end = min(curve_C.index[-1] for curve_C in curves.values())
+    compute_C = np.unique([compute for curve_C in curves.values() for compute in curve_C.index if compute <= end])
+    scores = {number: np.interp(compute_C, of.index, of) for number, of in enumerate(curves.values())}
+    table = pd.DataFrame(scores, index=compute_C)
     places = list(curves)
     best_C = table.idxmax(axis=1)
     return pd.DataFrame({"place": [places[number] for number in best_C], "score": table.max(axis=1)})

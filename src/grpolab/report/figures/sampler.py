@@ -64,8 +64,7 @@ def draw_ratio_by_probability(study: StudyRuns) -> Drawing:
         for panel, facet, arm, records in sheet.by_arm(row, study.histograms.dropna(subset=["gap/count"])):
             by_seed = {seed: _by_bin(of, name) for seed, of in records.groupby("seed")}
             values_XS = pd.DataFrame(by_seed, index=MIDDLES).dropna(how="all")
-            labels: dict[str, Any] = {"metric": name, "facet": facet, "arm": arm}
-            sheet.draw_means(panel, values_XS, sheet.styles[arm], geometric_band, **labels)
+            sheet.draw_means(panel, values_XS, sheet.styles[arm], geometric_band, metric=name, facet=facet, arm=arm)
     for (row, _), panel in sheet.grid.items():
         panels.set_log_axis(panel, "x", panels.write_short)
         panels.set_log_axis(panel, "y", panels.write_short)
@@ -106,8 +105,8 @@ def draw_ess_before_collapse(study: StudyRuns) -> Drawing:
     for row, lost in rows.items():
         for panel, facet, arm, records in sheet.by_arm(row, table[table["lost"] == lost]):
             values_XS = panels.pivot_seeds(records, "before", metric, "mean" if by_sequence else "min")
-            labels: dict[str, Any] = {"metric": metric, "facet": facet, "arm": arm, "row": row}
-            sheet.draw_means(panel, values_XS, sheet.styles[arm], share_band, **labels)
+            look = sheet.styles[arm]
+            sheet.draw_means(panel, values_XS, look, share_band, metric=metric, facet=facet, arm=arm, row=row)
         for panel in sheet.row(row):
             panel.set(ylim=(0, 1.02), ylabel=f"effective samples,\n{row}")
     for (row, facet), panel in sheet.grid.items():

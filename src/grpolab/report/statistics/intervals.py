@@ -58,12 +58,17 @@ def share_band(values_XS: ArrayLike) -> Band:
     """
     mean_X, low_X, high_X, n_X = t_band(values_XS)
     with np.errstate(all="ignore"):
-        ratio_X = ((high_X - low_X) / 2) ** 2 / (mean_X * (1 - mean_X))  # t^2 / effective sample size
-        centre_X = (mean_X + ratio_X / 2) / (1 + ratio_X)
-        half_X = np.sqrt(ratio_X * mean_X * (1 - mean_X) + ratio_X**2 / 4) / (1 + ratio_X)
+        bounds = share_bounds(mean_X, ((high_X - low_X) / 2) ** 2 / (mean_X * (1 - mean_X)))
     inside_X = (mean_X > 0) & (mean_X < 1)
-    low_X, high_X = np.where(inside_X, centre_X - half_X, low_X), np.where(inside_X, centre_X + half_X, high_X)
+    low_X, high_X = (np.where(inside_X, of, plain) for of, plain in zip(bounds, (low_X, high_X), strict=True))
     return mean_X, np.maximum(low_X, 0.0), np.minimum(high_X, 1.0), n_X  # rounding alone goes beyond 0 and 1
+
+
+def share_bounds(mean_X: NDArray, ratio_X: NDArray) -> tuple[NDArray, NDArray]:
+    """Return Wilson's bounds of shares; `ratio_X`: t^2 / effective sample size. Any shape."""
+    centre_X = (mean_X + ratio_X / 2) / (1 + ratio_X)
+    half_X = np.sqrt(ratio_X * mean_X * (1 - mean_X) + ratio_X**2 / 4) / (1 + ratio_X)
+    return centre_X - half_X, centre_X + half_X
 
 
 def geometric_band(values_XS: ArrayLike) -> Band:

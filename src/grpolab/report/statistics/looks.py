@@ -23,6 +23,7 @@ from scipy import special
 from grpolab.vocabulary import LOOKS
 
 ALPHA = 0.05
+POWER = 0.8
 FEWEST_VALUES = 4  # different values that a t-test needs
 SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE = "supported", "opposite", "negligible", "inconclusive"
 
@@ -161,6 +162,21 @@ def t_power(shift: float, freedom: float, reach: float) -> float:
     # Observed over true standard deviation of normal values, at K equally likely points.
     spread_K = np.sqrt(2 * special.gammaincinv(freedom / 2, (np.arange(1000) + 0.5) / 1000) / freedom)
     return float(np.mean(special.ndtr(shift - reach * spread_K) + special.ndtr(-shift - reach * spread_K)))
+
+
+def detectable_difference(error: float, freedom: float, alpha: float = ALPHA, power: float = POWER) -> float:
+    """Return the true difference that a two-sided t-test detects with this power, given its standard error."""
+    from scipy import optimize
+
+    reach = float(-special.stdtrit(freedom, alpha / 2))
+
+    def surplus(shift: float) -> float:
+        return t_power(shift, freedom, reach) - power
+
+    farthest = 2.0
+    while surplus(farthest) < 0:
+        farthest *= 2
+    return error * float(optimize.brentq(surplus, 0.0, farthest))
 
 
 def disagreement(values_TS: ArrayLike) -> float:

@@ -17,11 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from grpolab.report.statistics.intervals import CONFIDENCE, Interval, share_interval, t_interval
-from grpolab.report.statistics.looks import ALPHA, t_power
+from grpolab.report.statistics.looks import ALPHA, POWER
 
 EXACT_LEVELS = 7  # for up to so many levels all orders are tried; beyond, the normal approximation
 ROUNDING = 1e-12  # if the range of differences is below this share of the values, they differ only by rounding
-POWER = 0.8
 
 
 class Difference(NamedTuple):
@@ -222,21 +221,6 @@ def _page_by_seed(values_STL: NDArray) -> float:
         chance_K = np.convolve(chance_K, counts_K / len(sums_O))
     observed = int((sums_SO[:, 0] - sums_SO.min(axis=1)).sum())  # the first order is the levels' own
     return float(min(1.0, 2 * min(chance_K[: observed + 1].sum(), chance_K[observed:].sum())))
-
-
-def detectable_difference(error: float, freedom: float, alpha: float = ALPHA, power: float = POWER) -> float:
-    """Return the true difference that a two-sided t-test detects with this power, given its standard error."""
-    from scipy import optimize
-
-    reach = float(-special.stdtrit(freedom, alpha / 2))
-
-    def surplus(shift: float) -> float:
-        return t_power(shift, freedom, reach) - power
-
-    farthest = 2.0
-    while surplus(farthest) < 0:
-        farthest *= 2
-    return error * float(optimize.brentq(surplus, 0.0, farthest))
 
 
 def detectable_rate_difference(first_n: int, second: int, second_n: int, alpha: float = ALPHA) -> float | None:
