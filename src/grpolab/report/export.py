@@ -37,7 +37,9 @@ _ROLLOUT_METRICS = {
     *("reward/mean", "reward/correct", "entropy/behaviour", "length/mean", "truncation/share", "zero_variance/share"),
 }
 # Figures that are drawn from evaluations and `numbers` alone: a study that shows only these keeps no journals.
-_OF_NUMBERS = {"F13", "F21", "F24", "F25", "F26", "F27", "F28", "F32", "F34"}
+_OF_NUMBERS = {
+    *("F13", "F21", "F24", "F25", "F26", "F27", "F28", "F32", "F34", "F35", "F36", "F37", "F39", "F44"),
+}
 # Kept only of the updates at the ends of a run's quarters.
 _QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in QUANTILES for sign in SIGNS]
 _OF_WHOLE = ("updates", "histograms", "timings")

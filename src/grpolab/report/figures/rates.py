@@ -225,7 +225,7 @@ def draw_budget_frontier(study: StudyRuns) -> Drawing:
             if place[-1] == passes:
                 look = sheet.styles[squares[place]["arm"].iloc[0]]
                 panel.plot(curve_C.index, curve_C, **{**look.line_options, "markersize": 2})
-        panel.plot(best.index, best["score"], color="black", linewidth=1.6, alpha=0.5, zorder=0)
+        panel.plot(best.index, best["score"], color="black", linewidth=1.6, zorder=0)
         panel.xaxis.set_major_formatter(FuncFormatter(lambda compute, _: f"{compute / 1000:g}k"))
         panel.locator_params(axis="x", nbins=4)
         panel.set_xlabel("compute")
