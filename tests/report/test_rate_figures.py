@@ -10,6 +10,7 @@ from report_results import CURVE, series_of, texts_of, with_curves, write_study
 
 from grpolab.report.figures import draw
 from grpolab.report.load import load
+from grpolab.report.measures import reach
 from grpolab.report.rates import best_rule, tables, workable_band
 
 RATES = {"1e-4": 1e-4, "2e-4": 2e-4, "4e-4": 4e-4, "8e-4": 8e-4}
@@ -178,3 +179,13 @@ def test_a_split_of_a_budget_stands_at_its_best_rate_and_the_frontier_is_the_bes
     assert frontier["mean"][-1] == pytest.approx(0.6 + noise)
     assert "8 x 8, used 2 times" in manifest.caption
     json.dumps(manifest.numbers)
+
+
+def test_rollouts_to_a_score_are_those_that_were_sampled(planned):
+    """A run that samples again for groups without a difference pays for what it throws away."""
+    study = with_curves(planned, lambda cell: ending_at(0.2))
+    goals = pd.Series(START + 0.1, study.cells.index)
+    sampled = study.evaluations.assign(completions=2 * study.evaluations["completions"])
+    once, twice = (reach(of, goals) for of in (study, dataclasses.replace(study, evaluations=sampled)))
+    assert once["completions"].iloc[0] == pytest.approx(128 * (CURVE[-2] + CURVE[-1]) / 2)
+    assert (twice == 2 * once).all(axis=None)

@@ -1,6 +1,7 @@
-"""What single papers and frameworks do with lengths and earlier rewards, and no study here compares.
+"""Penalties of length, and advantages among a prompt's earlier rewards: rules of single papers and frameworks.
 
-`registry.py` loads it by name. Letters of shapes: P prompts, of which each has a group of G completions; B completions.
+No study here compares them; `registry.py` loads them by name. Dimension letters: P prompts, G completions of each, B
+completions of all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Figures of studies that train each rule at several learning rates, on stale batches, or with splits of one budget.
 
-Dimension letters: X learning rates, S seeds, Y rows and P columns of a map, E evaluations, C amounts of compute.
+Dimension letters: X learning rates, S seeds, Y rows and P columns of a map, C amounts of compute.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import EngFormatter
 
 from grpolab.report import measures
 from grpolab.report.figures import panels
@@ -200,9 +200,9 @@ def draw_budget_frontier(study: StudyRuns) -> Drawing:
         raise NotDrawnError("waits for a split with a result of every seed at one learning rate")
     columns = {passes: _name_passes(passes) for passes in sorted(cells[PASSES].unique())}
     sheet = Sheet(study, [MAP, CURVES], list(columns.values()), height=1.9, share_x=False, share_y=False)
-    means = {place: 100 * of["score"].mean() for place, of in squares.items()}
-    reach = float(np.ptp([*means.values()])) or 1.0
-    middle = float(np.mean([*means.values()]))
+    scores = {place: t_interval(100 * of["score"]) for place, of in squares.items()}
+    means = [score.mean for score in scores.values()]
+    middle, reach = float(np.mean(means)), float(np.ptp(means)) or 1.0
     axes = [sorted(cells[name].unique()) for name in (GENERATIONS, PROMPTS)]
     places = pd.MultiIndex.from_product(axes, names=["completions of a prompt", "prompts of a step"])
     curves = {place: _over_compute(study, of, place[-1]) for place, of in squares.items()}
@@ -212,8 +212,7 @@ def draw_budget_frontier(study: StudyRuns) -> Drawing:
         for generations, prompts in {*cells.loc[cells[PASSES] == passes].set_index([GENERATIONS, PROMPTS]).index}:
             place = (generations, prompts, passes)
             words[place[:2]] = MISSING
-            if place in squares:
-                score = t_interval(100 * squares[place]["score"])
+            if score := scores.get(place):
                 apart[place[:2]] = score.mean - middle
                 words[place[:2]] = f"{score.mean:.1f}\n±{score.high - score.mean:.1f}"
                 labels = {"generations": int(generations), "prompts": int(prompts), "passes": int(passes)}
@@ -226,9 +225,9 @@ def draw_budget_frontier(study: StudyRuns) -> Drawing:
                 look = sheet.styles[squares[place]["arm"].iloc[0]]
                 panel.plot(curve_C.index, curve_C, **{**look.line_options, "markersize": 2})
         panel.plot(best.index, best["score"], color="black", linewidth=1.6, zorder=0)
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda compute, _: f"{compute / 1000:g}k"))
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.locator_params(axis="x", nbins=4)
-        panel.set_xlabel("compute")
+    sheet.label_x("compute")
     sheet.record({"x": best.index.tolist(), "mean": best["score"].tolist()}, metric="frontier")
     ends = best.loc[best["place"] != best["place"].shift(-1), "place"]
     frontier = "; ".join(
