@@ -7,6 +7,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 from transformers import GenerationConfig
+from transformers.utils import logging
 
 from grpolab.errors import RequestError
 from grpolab.grpo.loading import make_policy
@@ -45,6 +46,7 @@ def write_model(results: Results, run: Path, target: Path) -> None:
         eos_token_id=policy.end,
         pad_token_id=policy.pad,
     )
+    logging.disable_progress_bar()  # of shards; this command is done with the process
     policy.model.save_pretrained(part)
     policy.tokenizer.save_pretrained(part)
     (part / "README.md").write_text(model_card(settings, run.name, outcome))
