@@ -53,6 +53,7 @@ OTHER: dict[str, Any] = {
     **{"advantage_weights": {"positive": 0.1, "negative": 1.0}, "advantage_filter": 3.0, "advantage_history": "smooth"},
     **{"scale_rewards": "none", "whiten_advantages": "bessel", "lr_scheduler_type": "linear", "min_lr_ratio": 0.1},
     **{"micro_batch_size": 8, "num_minibatches": 2, "warm_start.micro_batch_size": 8, "data_parallel": 2},
+    "lora": {"rank": 4, "alpha": 8, "targets": None},
     **{"device": "cuda", "dtype": "bfloat16", "head_dtype": "float32"},
     **dict.fromkeys(("compile", "sort_by_length", "gradient_checkpointing"), True),
     "machine.launcher": {"name": "ray", "address": None, "cpus": 1, "gpus": 0, "retries": 3},

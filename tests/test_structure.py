@@ -24,11 +24,25 @@ LEAVES = {
     *("paths", "quantities", "records", "registry", "run_files", "seeds", "settings", "study_names", "terminal"),
     "vocabulary",
 }
-ROOMS = {"grpo", "tasks", "frameworks", "readers", "run", "sweep", "report", "doctor", "lint", "look", "studies"}
+ROOMS = {
+    "grpo",
+    "tasks",
+    "models",
+    "frameworks",
+    "readers",
+    "run",
+    "sweep",
+    "report",
+    "doctor",
+    "lint",
+    "look",
+    "studies",
+}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {
     "tasks": LEAVES - {"paths"},
     "grpo": LEAVES - {"paths"} | {"tasks"},
+    "models": LEAVES | {"grpo", "tasks"},
     "run": LEAVES | {"grpo", "tasks", "frameworks"},
     "sweep": LEAVES | {"run"},
     "report": LEAVES - {"settings", "registry"},

@@ -112,3 +112,18 @@ def runs_import(arguments: argparse.Namespace) -> int:
     from grpolab.studies.housekeeping import import_runs
 
     return OK if import_runs(arguments.folder, results_of(arguments)) else FAILURE
+
+
+@command(
+    RESULTS,
+    option("run", metavar="RUN", help="a signature, or its first digits"),
+    option("folder", metavar="FOLDER", type=Path, help="a folder that is not there yet"),
+)
+def runs_export(arguments: argparse.Namespace) -> None:
+    """Write a run's final policy as a Hugging Face folder: weights, tokenizer, config, model card."""
+    from grpolab.models.folder import write_model
+    from grpolab.report.inspect import find_run
+
+    results = results_of(arguments)
+    write_model(results, find_run(results, arguments.run), arguments.folder)
+    say(f"{arguments.folder}: AutoModelForCausalLM.from_pretrained reads it, and so does model.path={arguments.folder}")

@@ -32,6 +32,7 @@ from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.sampling_mask import log_mass, unpack
 
+ADAPTER = ".lora_"  # in the name of each weight of an adapter (`peft`)
 MOST_LOGITS = 2**24  # that may exist at once, 64 MiB; no model from scratch comes near
 # Numbers in a layer's keys from which on spare columns are kept behind them, and how many columns.
 LARGE_CACHE, SPARE_COLUMNS = 2**19, 32
@@ -51,11 +52,16 @@ class Policy:
     head_dtype: torch.dtype | None = None  # of the last matrix product; None: `dtype`
     recomputes: bool = False  # the backward pass computes each layer again
     by_length: bool = False  # a batch without a tree is cut to its longest completion
+    # Enters a context with the adapters switched off; they alone are trained. None: there are none.
+    without_adapters: Callable[[AbstractContextManager[None]], AbstractContextManager[None]] | None = None
+    is_reference: bool = False  # each forward pass is without the adapters
     head_only_multiplies: bool = False  # logits are the head's matrix product with the last hidden states, unchanged
 
     def __post_init__(self) -> None:
         # Looked up once: walking the modules takes as long as clipping the gradients.
         self._weights: dict[str, Tensor] = dict(self.model.named_parameters())
+        if self.without_adapters:
+            self._weights = {name: weight for name, weight in self._weights.items() if ADAPTER in name}
         self._head = self.model.get_output_embeddings()
 
     @property
@@ -84,7 +90,8 @@ class Policy:
 
     def precision(self) -> AbstractContextManager[None]:
         """Return the context of the forward pass's precision."""
-        return nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
+        precision = nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
+        return self.without_adapters(precision) if self.is_reference and self.without_adapters else precision
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Turn the output of `hidden_states`, (..., H), into logits, (..., V)."""
@@ -101,11 +108,13 @@ class Policy:
         return (logits_NV.float() / self.temperature).log_softmax(-1)
 
     def frozen_copy(self) -> Policy:
-        """Return a copy that shares nothing and takes no gradient: the reference of a KL."""
+        """Return the reference of a KL: a copy that shares nothing, or where adapters are trained the model without."""
+        if self.without_adapters:
+            return replace(self, is_reference=True)
         return replace(self, model=copy.deepcopy(self.model).requires_grad_(False), compiled=False)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the parameters by name, tied ones once: live tensors, not copies."""
+        """Return the parameters that are trained by name, tied ones once: live tensors, not copies."""
         return self._weights
 
     @torch.no_grad()

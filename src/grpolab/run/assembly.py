@@ -18,7 +18,7 @@ from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
 from grpolab.grpo.sampler import own_sampler
 from grpolab.grpo.step import EntropyControl, Learner, LearnerState, make_optimizer
-from grpolab.registry import FAULTS, FRAMEWORKS, LOGGED_METRICS, resolve
+from grpolab.registry import ADAPTERS, FAULTS, FRAMEWORKS, LOGGED_METRICS, resolve
 from grpolab.run.warm_start import TRAINING_ITEMS
 from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
@@ -42,6 +42,8 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
     policy = make_policy(settings, task)
     if weights is not None:
         policy.load_weights(weights)
+    if settings.lora:
+        policy = resolve(ADAPTERS)(policy, settings.lora, settings.seed)
     score, chat = make_score(settings.reward, task), getattr(task, "chat", False)
     train = task.examples("train", TRAINING_ITEMS)
     held_out = task.examples("evaluation", settings.evaluation.items)

@@ -52,22 +52,28 @@ class Sizes:
         layer = 2 * self.hidden * (self.queries + self.keys) + 3 * self.hidden * self.intermediate
         return self.layers * layer + (1 if self.tied else 2) * self.vocabulary * self.hidden
 
+    def adapters(self, rank: int) -> int:
+        """Weights of adapters of a rank, if every linear layer but the head has them."""
+        widths = 2 * (self.hidden + self.queries) + 2 * (self.hidden + self.keys)
+        return self.layers * rank * (widths + 3 * (self.hidden + self.intermediate))
+
 
 def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]:
     """Return the bytes of each part of a run whose micro-batches have `sequences` full completions, without prompts."""
     weights, tokens = FLOAT32 * sizes.parameters, sequences * settings.max_completion_length
     dtypes = settings.dtype, settings.sampler_dtype or settings.dtype
     number, sampled = (2 if dtype in ("bfloat16", "float16") else FLOAT32 for dtype in dtypes)
+    trained = FLOAT32 * sizes.adapters(settings.lora.rank) if settings.lora else weights
     own_weights = settings.sampler_dtype == "int8" or settings.sampler_refresh is not None
     # A layer keeps of each token: its norms, projections, rotations and attention, and the gated MLP.
     layer = 14 * sizes.hidden + 4 * sizes.intermediate
     kept = sizes.layers * (sizes.hidden if settings.gradient_checkpointing else layer)
     reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
     return {
-        "weights": weights,
-        "gradients": weights,
-        "optimiser": 2 * weights,
-        "reference": weights if reference else 0,
+        "weights": weights + (trained if settings.lora else 0),
+        "gradients": trained,
+        "optimiser": 2 * trained,
+        "reference": weights if reference and not settings.lora else 0,
         "sampler": weights if own_weights else 0,
         "activations": number * tokens * (kept + layer * bool(settings.gradient_checkpointing)),
         "logits": LOGITS * FLOAT32 * min(tokens * sizes.vocabulary, CHUNK),

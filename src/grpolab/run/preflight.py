@@ -12,6 +12,7 @@ from pathlib import Path
 from grpolab.errors import RequestError
 from grpolab.grpo.rewards import RANDOM, check_parts, make_score
 from grpolab.paths import SMOLLM2, Results, read_json
+from grpolab.registry import ADAPTER_PROBLEMS, resolve
 from grpolab.run import memory
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, OVERLONG, ModelSettings, PretrainedModel, RewardSettings, hub_commit
@@ -42,6 +43,7 @@ def check(settings: Resolved, results: Results) -> list[str]:
         problems += files
         if not files:
             problems += [] if model else _check_prompts(settings, task)
+            problems += resolve(ADAPTER_PROBLEMS)(settings) if settings.lora and not model else []
             _try_reward(settings.reward, task)
         measured, rule = evaluation_metrics(task.unique_answer), settings.early_stop
         if rule and rule.metric not in measured:

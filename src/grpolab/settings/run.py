@@ -27,7 +27,14 @@ from grpolab.settings import (
     setting,
 )
 from grpolab.settings.selection import REWARD, SelectionSettings
-from grpolab.settings.task import ModelSettings, OtherTask, RewardSettings, TaskSettings, WarmStartSettings
+from grpolab.settings.task import (
+    LoraSettings,
+    ModelSettings,
+    OtherTask,
+    RewardSettings,
+    TaskSettings,
+    WarmStartSettings,
+)
 from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
 
 
@@ -120,6 +127,7 @@ class RunSettings(SelectionSettings):
     )
     reward: RewardSettings = setting("How a completion is scored.")
     model: ModelSettings = setting("What learns.")
+    lora: LoraSettings | None = setting("Adapters that GRPO trains in place of all weights; empty: none.")
     warm_start: WarmStartSettings = setting("Where it starts.")
 
     rollout_steps: Count | None = setting("How often a batch is sampled and learnt from.")
@@ -233,6 +241,8 @@ class RunSettings(SelectionSettings):
                 f" micro_batch_size={micro} must be at most {minibatch // processes}"
             )
         yield from self._selection_problems()
+        if self.lora and self.compile:
+            yield "compile=true compiles the model without the adapters of lora: leave one empty"
         if self.fault and processes > 1:
             yield f"data_parallel={processes}: fault={self.fault} is planted in one process: leave data_parallel empty"
         if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):

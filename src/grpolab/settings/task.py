@@ -252,6 +252,17 @@ def hub_commit(path: str, revision: str | None, may_ask: bool = True) -> tuple[s
     return Path(file).parent.name, ""
 
 
+class LoraSettings(Settings):
+    """Low-rank adapters (`peft`): the model's own weights stay, and with the adapters off it is the KL's reference."""
+
+    rank: Count = setting("Rank of the two matrices that are trained for each linear layer.")
+    alpha: Count = setting("Their product is multiplied by alpha / rank.")
+    targets: list[str] | None = setting(
+        "Ends of the names of the layers that get them, such as q_proj; empty: every linear layer but the head.",
+        min_length=1,
+    )
+
+
 ModelSettings = Annotated[TinyModel | PretrainedModel, Field(discriminator="name")]
 
 

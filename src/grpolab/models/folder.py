@@ -1,0 +1,92 @@
+"""A trained policy as a Hugging Face folder: weights, config, tokenizer, and a model card with settings and results."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from safetensors.torch import load_file
+from transformers import GenerationConfig
+from transformers.utils import logging
+
+from grpolab.errors import RequestError
+from grpolab.grpo.loading import make_policy
+from grpolab.grpo.model import Policy
+from grpolab.identity import dotted
+from grpolab.models.lora import add_adapters, merged
+from grpolab.paths import Results
+from grpolab.records import check_policy, read_provenance, read_result, read_settings
+from grpolab.run_files import WEIGHTS, Record
+from grpolab.settings.resolved import Resolved
+from grpolab.settings.task import PretrainedModel
+from grpolab.tasks import make_task
+
+
+def write_model(results: Results, run: Path, target: Path) -> None:
+    """Write the policy that a run ended with into a new folder, which `from_pretrained` loads.
+
+    Adapters are added to the weights that they belong to. Raises RequestError if the run has no weights or the folder
+    is there already, and Damaged if the weights are not those of its outcome.
+    """
+    outcome = read_result(run)
+    if outcome is None or not (run / WEIGHTS).exists():
+        raise RequestError(f"run {run.name} has no final weights: it has not ended, or another machine trained it")
+    if target.exists():
+        raise RequestError(f"{target} is there already: name a folder that is new")
+    check_policy(run, outcome)
+    off = dict.fromkeys(Resolved.model_fields)  # keys that are younger than the run
+    settings = Resolved.as_planned({**off, **read_settings(run), "device": "cpu", "compile": None})
+    part = target.with_name(f"{target.name}.part")  # of a call that was killed
+    shutil.rmtree(part, ignore_errors=True)
+    policy = final_policy(settings, results, run)
+    policy.model.generation_config = GenerationConfig(
+        do_sample=True,
+        temperature=settings.temperature,
+        max_new_tokens=settings.max_completion_length,
+        eos_token_id=policy.end,
+        pad_token_id=policy.pad,
+    )
+    logging.disable_progress_bar()  # of shards; this command is done with the process
+    policy.model.save_pretrained(part)
+    policy.tokenizer.save_pretrained(part)
+    (part / "README.md").write_text(model_card(settings, run.name, outcome))
+    part.rename(target)
+
+
+def final_policy(settings: Resolved, results: Results, run: Path) -> Policy:
+    """Return the policy that a run ended with, its adapters added to the weights that they belong to."""
+    task, weights = make_task(settings.task), load_file(run / WEIGHTS)
+    policy = make_policy(settings, task)
+    if settings.lora:
+        start = read_provenance(run).get("warm_start") or {}
+        if start.get("steps"):
+            policy.load_weights(load_file(results.warm_start(start["signature"]) / WEIGHTS))
+        adapted = add_adapters(policy, settings.lora, settings.seed)
+        adapted.load_weights(weights)
+        policy, weights = make_policy(settings, task), merged(adapted)
+    policy.load_weights(weights)
+    return policy
+
+
+def model_card(settings: Resolved, signature: str, outcome: Record) -> str:
+    """Return the README.md of a model: what it is, its results, its settings, and how to load it."""
+    base = settings.model.path if isinstance(settings.model, PretrainedModel) else None
+    front = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [grpo, grpolab]"]
+    if base and not Path(base).exists():
+        front.append(f"base_model: {base}")
+    final = [f"| `{name}` | {value:.6g} |" for name, value in (outcome.get("final") or {}).items()]
+    values = dotted(settings.model_dump(exclude={"machine"}, exclude_none=True))
+    rows = [f"| `{key}` | `{value}` |" for key, value in values]
+    lines = [
+        *("---", *front, "---", "", f"# {base or 'A tiny Llama'}, trained by GRPO on {settings.task.name}", ""),
+        f"The final weights of run `{signature}` of GRPO Lab (`policy_sha256` {outcome.get('policy_sha256')}), which"
+        f" {outcome['outcome']} after {outcome.get('rollout_steps')} rollout steps and {outcome.get('optimizer_steps')}"
+        f" optimiser steps on {outcome.get('completions')} sampled completions.",
+        *("", "```python", "from transformers import AutoModelForCausalLM, AutoTokenizer", ""),
+        'model = AutoModelForCausalLM.from_pretrained("THIS_FOLDER")',
+        *('tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")', "```", "", "## Last evaluation", ""),
+        f"On at most {settings.evaluation.items} held-out prompts.",
+        *("", "| metric | value |", "|---|---|", *final),
+        *("", "## Settings", "", "| key | value |", "|---|---|", *rows, ""),
+    ]
+    return "\n".join(lines)
