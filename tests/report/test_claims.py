@@ -445,3 +445,14 @@ def test_arms_that_choose_the_task_are_compared_over_all(tmp_path):
     asked = [(claim.id, claim.where) for claim in decide([study])]
     ranges = {"T_ratio": "wide", "T_wide": "wide", "T_gspo": "gspo"}
     assert asked == [(name, f"{ranges[name]}/{size}") for name in ranges for size in ("0.13M", "1M")]
+
+
+def test_a_place_without_the_baseline_is_decided_too(study):
+    """Arms are compared where the study's baseline was not planned; nothing is said of its gain there."""
+    planned = ~((study.tasks == "sorting") & (study.cells["arm"] == study.baseline))
+    first, second = (arm for arm in ARMS if arm != study.baseline)
+    asked = {"contrast": {"of": second, "minus": first}, "where": {"task": "sorting"}} | LOWER | {"margin": 0.02}
+    (claim,) = asking(dataclasses.replace(study, cells=study.cells[planned]), asked)
+    assert claim.n == 10
+    assert f"`{first}` -> `{second}`" in claim.size
+    assert "gain" not in claim.size

@@ -319,7 +319,7 @@ def _rollouts(study: StudyRuns, cells: pd.DataFrame) -> pd.DataFrame:
 def _last_margin(study: StudyRuns, baseline: pd.DataFrame, margins: dict[str, float]) -> dict[str, float]:
     """Return by task the share of the baseline's rollouts that its last margin takes, median over seeds."""
     ends = by_cell(study, "final_score")[baseline.index]
-    near, end = reach(study, ends - baseline["task"].map(margins)), reach(study, ends)
+    near, end = reach(study, ends - baseline["task"].map(margins).astype("float64")), reach(study, ends)
     left = (end["completions"] - near["completions"]) / end["whole"]
     return left.groupby(baseline["task"]).median().to_dict()
 
