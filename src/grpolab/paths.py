@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -158,7 +158,7 @@ class Results:
         return folder / name
 
 
-def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_atomic(path: Path, *content: bytes | memoryview, durable: bool = True) -> None:
     """Write beside the file, flush to disk unless not `durable`, and rename. A failed write changes nothing."""
     with _written(path, content, durable) as part:
         part.replace(path)
@@ -166,7 +166,7 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 def write_new(path: Path, content: bytes) -> bool:
     """Write a file that must not exist yet; return False if another process was faster."""
-    with _written(path, content, durable=True) as part:
+    with _written(path, (content,), durable=True) as part:
         try:
             os.link(part, path)
             made = True
@@ -184,8 +184,8 @@ def write_new(path: Path, content: bytes) -> bool:
 
 
 @contextmanager
-def _written(path: Path, content: bytes, durable: bool) -> Iterator[Path]:
-    """Write the content into a file of a unique name beside `path`; remove it if the block fails."""
+def _written(path: Path, content: Iterable[bytes | memoryview], durable: bool) -> Iterator[Path]:
+    """Write the pieces of a content into a file of a unique name beside `path`; remove it if the block fails."""
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         try:
@@ -194,7 +194,7 @@ def _written(path: Path, content: bytes, durable: bool) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             opened = part.open("wb")
         with opened as file:
-            file.write(content)
+            file.writelines(content)
             file.flush()
             if durable:
                 os.fsync(file.fileno())

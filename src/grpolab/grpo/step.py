@@ -344,7 +344,7 @@ def flat_weights(policy: Policy) -> Tensor:
 
 def step_norm(policy: Policy, before: Tensor) -> float:
     """Return the L2 norm of the weights' change since `before`. Raises Diverged if a weight is no longer finite."""
-    norm = torch.linalg.vector_norm(flat_weights(policy) - before).item()
+    norm = torch.linalg.vector_norm(flat_weights(policy).sub_(before)).item()
     if not math.isfinite(norm):
         raise Diverged(f"the weights are no longer finite (norm of their last change: {norm})")
     return norm

@@ -18,6 +18,7 @@ CHUNK = 2**24  # logits that exist at once (`grpo.model.MOST_LOGITS`)
 SAMPLED = 16  # bytes of a sampled token, at least: its id and two log-probs
 LOGITS = 3  # tensors of this size: logits, their log-softmax and its gradient
 FIXED = ("weights", "gradients", "optimiser", "reference", "sampler")  # parts that do not depend on the micro-batch
+PROGRAM = 700 * 2**20  # Python, torch and transformers, once they are loaded
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,18 @@ def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str
         "sampler": weights if own_weights else 0,
         "activations": number * tokens * (kept + layer * bool(settings.gradient_checkpointing)),
         "logits": LOGITS * FLOAT32 * min(tokens * sizes.vocabulary, CHUNK),
+        "earlier weights": trained if settings.diagnostics.step_norm else 0,
+        "checkpoint": 3 * trained,
+        "program": PROGRAM,
         "cache": sampled * settings.batch_size * settings.max_completion_length * sizes.layers * 2 * sizes.keys,
     }
+
+
+def peak(bytes_of: dict[str, int]) -> int:
+    """Return the most bytes that are taken at once: sampling, updates and checkpoints come one after the other."""
+    of = bytes_of.__getitem__
+    phases = of("cache") + of("earlier weights"), of("activations") + of("logits") + of("earlier weights")
+    return sum(map(of, (*FIXED, "program"))) + max(*phases, of("checkpoint"))
 
 
 def find_problems(settings: RunSettings) -> list[str]:
@@ -133,9 +144,10 @@ def describe(runs: Iterable[RunSettings]) -> list[str]:
         sizes = sizes_of(settings.model)
         if sizes and isinstance(settings.model, PretrainedModel) and (available := worker_memory(settings)):
             micro = settings.forward_size
+            bytes_of = count_bytes(sizes, settings, micro)
             sentences.append(
-                f"model.path={settings.model.path}: {_listed(count_bytes(sizes, settings, micro))} GiB with"
-                f" micro_batch_size={micro}, prompts not counted; a worker has {_gib(available)} GiB"
+                f"model.path={settings.model.path}: {_gib(peak(bytes_of))} GiB at its peak with micro_batch_size={micro},"
+                f" prompts not counted ({_listed(bytes_of)}, not all at once); a worker has {_gib(available)} GiB"
                 f" of device={device_here(settings.device)}"
             )
     return list(dict.fromkeys(sentences))

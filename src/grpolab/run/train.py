@@ -166,6 +166,7 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         processes.check_equal(policy.weights().values(), step)
         if before is not None:
             measured["weights/step_norm"] = step_norm(policy, before)
+            before = None  # as large as the weights
         state.completions += len(rollout.texts_B)
         ending.see_used(step + 1, processes.from_first(lambda: recorder.seconds), state.completions)
         last = ending.reached(step + 1)
