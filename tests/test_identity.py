@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 from tiny import VALUES, tiny_settings
 
-from grpolab import content, identity
+from grpolab import content, hub, identity
 from grpolab.content import file_sha256
 from grpolab.identity import dotted, signature
 from grpolab.paths import plain, project_root
 from grpolab.report.plans import read_plan
-from grpolab.settings import task
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
@@ -214,6 +213,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 JSONL = {
     **{"name": "jsonl", "train_file": "train.jsonl", "evaluation_file": "test.jsonl"},
     **{"prompt_key": "question", "answer_key": "answer", "template": "{prompt}", "chat": False},
+    **dict.fromkeys(("system", "stop", "format", "verifier")),
 }
 CUSTOM = {"name": "custom", "path": "my_own_task:Mine", "options": {"words": "words.txt", "many": [1, 2.0]}}
 REWARD = {"function": "my_own_reward:score", "weights": {"correct": 1.0}}
@@ -317,13 +317,13 @@ def test_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.Mo
         (folder / "snapshots" / commit / "config.json").write_text("{}")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path), raising=False)
-    task.hub_commit.cache_clear()
-    hub = {"name": "pretrained", "path": "some/model"}
-    found = [tiny_settings(model={**hub, "revision": revision}) for revision in (None, "main", "1" * 40, "branch")]
+    hub.hub_commit.cache_clear()
+    named = {"name": "pretrained", "path": "some/model"}
+    found = [tiny_settings(model={**named, "revision": revision}) for revision in (None, "main", "1" * 40, "branch")]
     assert [settings.model.revision for settings in found] == [*["1" * 40] * 3, "2" * 40]
     names = [signature(settings.identity()) for settings in found]
     assert len(set(names[:3])) == 1
     assert names[3] != names[0]
-    assert tiny_settings(model={**hub, "revision": "3" * 40}).content() == {}, "a commit needs no look"
-    unknown = tiny_settings(model={**hub, "path": "no/model", "revision": None})
+    assert tiny_settings(model={**named, "revision": "3" * 40}).content() == {}, "a commit needs no look"
+    unknown = tiny_settings(model={**named, "path": "no/model", "revision": None})
     assert unknown.content() == {"model.path": {"absent": "no/model"}}

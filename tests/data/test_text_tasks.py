@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from grpolab.data.answers import final_answer
+from grpolab.data.text_tasks import Jsonl
 from grpolab.errors import RequestError
 from grpolab.tasks.base import Example
-from grpolab.tasks.jsonl import Jsonl, final_answer
 
 GOOD = [{"question": "a", "answer": "1"}, {"question": "b", "answer": "2"}, {"question": "c", "answer": "3"}]
 
