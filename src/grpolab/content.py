@@ -45,12 +45,11 @@ def content_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     `task.options` of the files that it names. What cannot be read is {"absent": name}.
     """
     content: dict[str, Any] = {}
-    task = settings.get("task") or {}
     for key, name in _named(settings):
         content[key] = {ABSENT: name}
         with suppress(OSError, ValueError, importlib.metadata.PackageNotFoundError):
-            content[key] = _hash_named(key, name, str(task.get("name"))) or content[key]
-    options = task.get("options")
+            content[key] = _hash_named(key, name, settings) or content[key]
+    options = (settings.get("task") or {}).get("options")
     if options and (hashed := _hash_files_in(options)) != options:
         content["task.options"] = hashed
     return content
@@ -62,9 +61,9 @@ def _named(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(key, values[key]) for key in keys_with_content(settings)]
 
 
-def _hash_named(key: str, name: str, task: str) -> dict[str, Any]:
+def _hash_named(key: str, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Hash what a setting names; empty if nothing is there. Raises OSError, ValueError or PackageNotFoundError."""
-    if key == "model.path" or (key, task) == ("task.dataset", "dataset"):
+    if key == "model.path" or (key == "task.dataset" and settings["task"]["name"] == "dataset"):
         hashes: dict[str, str] = {}
         for path in sorted(Path(name).rglob("*")):
             place = path.relative_to(name)

@@ -1,17 +1,22 @@
-"""A user's own files: what is read, what is refused and where, and what counts as the answer of a text."""
+"""Prompts and answers in files and data sets: what is read, what is refused and where, and how an answer is scored."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from tiny import tiny_settings
 
 from grpolab.data.answers import final_answer
 from grpolab.data.text_tasks import Jsonl
 from grpolab.errors import RequestError
+from grpolab.sweep.compose import compose
+from grpolab.tasks import make_task
 from grpolab.tasks.base import Example
 
 GOOD = [{"question": "a", "answer": "1"}, {"question": "b", "answer": "2"}, {"question": "c", "answer": "3"}]
@@ -95,19 +100,105 @@ def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path) -> No
     assert len(jsonl(tmp_path, "x\n" * 100).problems()) == 5
 
 
-def test_final_answer() -> None:
-    answers = {
-        "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = 72.\n#### 72": "72",
-        **{"#### 1,234": "1234", "####-5": "-5", "#### 3\nno:\n#### 4": "4", "#### 42.": "42"},
-        **{"#### $1,000 in all": "1000", "#### north": "north", "so x = \\boxed{42}": "42"},
-        **{"\\boxed{1} or rather \\boxed{2}": "2", "\\boxed{\\frac{1}{2}}": "\\frac{1}{2}"},
-        **{"the answer is 1,234.0.": "1234", "it costs $12.50 today": "12.50", "-3": "-3", "yes": "yes"},
-        **{"  yes ": "yes", "": ""},
-    }
-    assert {text: final_answer(text) for text in answers} == answers
-
-
 def test_score_compares_final_answers(tmp_path: Path) -> None:
     task, example = jsonl(tmp_path), Example("?", "6 * 7 = 42\n#### 42")
     for text, correct, well_formed in (("I think it is 42.0", 1, 1), ("42 or 43", 0, 1), ("", 0, 0)):
         assert task.score(example, text) == {"correct": correct, "format": well_formed}
+    assert [task.final_answer(text) for text in ("so 0.50", "\\boxed{\\frac12}", "")] == ["1/2", "1/2", ""]
+
+
+@pytest.mark.parametrize(
+    ("form", "well_formed", "not_"),
+    [
+        ("boxed", "so \\boxed{4}", "so \\boxed{ }"),
+        ("hashes", "#### 4", "####"),
+        (r"<think>.*</think>\s*<answer>", "<think>\na\n</think>\n<answer>4", "<answer>4"),
+    ],
+)
+def test_the_format_is_a_choice(form: str, well_formed: str, not_: str, tmp_path: Path) -> None:
+    task = jsonl(tmp_path, format=form)
+    assert [task.score(Example("?", "4"), text)["format"] for text in (well_formed, not_)] == [1, 0]
+
+
+# --- Data sets --------------------------------------------------------------------------------------------------------
+
+TRAIN = [{"question": "a", "answer": "1"}, {"question": "z", "answer": "26"}, {"question": "c", "answer": "x #### 3"}]
+TEST = [{"question": "z", "answer": "26"}, {"question": "y", "answer": "25"}]
+OF_FOLDER: dict[str, Any] = {
+    **{"name": "dataset", "config": None, "revision": None, "train_split": "train", "evaluation_split": "test"},
+    **{"prompt_key": "question", "answer_key": "answer", "template": "Q: {prompt}", "chat": False},
+    **dict.fromkeys(("system", "stop", "format", "verifier")),
+}
+
+
+@pytest.fixture(params=["parquet", "jsonl"])
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A folder with a file for each split, as `datasets` finds them by their names."""
+    (made := tmp_path / "mine").mkdir()
+    for name, rows in (("train", TRAIN), ("test", TEST)):
+        if request.param == "parquet":
+            pd.DataFrame(rows).to_parquet(made / f"{name}.parquet")
+        else:
+            (made / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return made
+
+
+def test_a_folder_of_datasets_is_read_and_what_is_evaluated_is_not_trained(folder: Path) -> None:
+    task = make_task(tiny_settings(task=OF_FOLDER | {"dataset": str(folder)}).task)
+    assert task.problems() == []
+    assert task.examples("evaluation", 1) == [Example("Q: z", "26")]
+    assert task.examples("train", 0) == [Example("Q: a", "1"), Example("Q: c", "x #### 3")]
+
+
+def test_a_folder_is_its_content_and_a_name_of_the_hub_its_commit(folder: Path, monkeypatch) -> None:
+    def signature(path: Path | str, **changes: Any) -> str:
+        return tiny_settings(task=OF_FOLDER | {"dataset": str(path)} | changes).signature
+
+    before = signature(folder)
+    assert signature(shutil.copytree(folder, folder.parent / "copy")) == before
+    assert signature(folder, evaluation_split="train") != before
+    for file in folder.glob("test.*"):
+        file.write_bytes(file.read_bytes() + b"\n")
+    assert signature(folder) != before
+    monkeypatch.setattr("grpolab.hub.hub_commit", lambda name, revision, *_: ("1" * 40, ""))
+    pinned = tiny_settings(task=OF_FOLDER | {"dataset": "openai/gsm8k"})
+    assert pinned.task.revision == "1" * 40
+    assert pinned.content() == {}
+    monkeypatch.setattr("grpolab.hub.hub_commit", lambda name, revision, *_: ("2" * 40, ""))
+    assert signature("openai/gsm8k") != pinned.signature
+
+
+def test_what_a_data_set_lacks_is_said_with_the_key(folder: Path) -> None:
+    def problem(**changes: Any) -> str:
+        (only,) = make_task(tiny_settings(task=OF_FOLDER | {"dataset": str(folder)} | changes).task).problems()
+        return only
+
+    assert f"task.dataset={folder} task.evaluation_split=validation cannot be loaded" in problem(
+        evaluation_split="validation"
+    )
+    assert "row 1: no text under the key 'solution'; its columns are question, answer" in problem(answer_key="solution")
+    assert "task.train_split=test has no prompt of its own" in problem(train_split="test")
+    assert "task.template='x'" in problem(template="x")
+    with pytest.raises(ValueError, match=r"task.system is a message of the chat template: it needs"):
+        tiny_settings(task=OF_FOLDER | {"dataset": str(folder), "system": "Be brief."})
+    with pytest.raises(ValueError, match=r"task.format=.* must be boxed, hashes or a regular expression"):
+        tiny_settings(task=OF_FOLDER | {"dataset": str(folder), "format": "(a"})
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_a_preset_knows_columns_prompt_and_answer(name: str, tmp_path: Path) -> None:
+    rows = {
+        "gsm8k": {"question": "6 * 7?", "answer": "6 * 7 = <<6*7=42>>42\n#### 42"},
+        "math": {"problem": "6 * 7?", "solution": "It is $6 \\cdot 7 = \\boxed{42}$."},
+    }
+    for split, more in (("train", "a"), ("test", "b")):
+        row = {key: value if key in ("answer", "solution") else value + more for key, value in rows[name].items()}
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
+    task = make_task(compose([f"task={name}", f"task.dataset={tmp_path}", "task.config=null"]).task)
+    (example,) = task.examples("train", 0)
+    assert example.prompt.startswith("6 * 7?a Let's think step by step")
+    asked = {"gsm8k": "so\n#### 42.0", "math": "so \\boxed{42.0}"}
+    assert [task.score(example, asked[of]) for of in (name, *asked.keys() - {name})] == [
+        {"correct": 1.0, "format": 1.0},
+        {"correct": 1.0, "format": 0.0},
+    ]

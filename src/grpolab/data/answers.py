@@ -88,7 +88,7 @@ def _goes_on(rest: str) -> bool:
 
 # LaTeX that changes how an answer looks, not what it is.
 LOOKS = [
-    (re.compile(r"\\(?:left|right|displaystyle|limits|!|,|;|:|\s)|\\?[~]"), ""),
+    (re.compile(r"\\(?:(?:left|right|displaystyle|limits)(?![a-z])|[!,;:\s])|\\?~"), ""),
     (re.compile(r"\\[dtc]frac"), r"\\frac"),
     (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\sqrt\s*(\w)"), r"\\sqrt{\1}"),
@@ -96,12 +96,15 @@ LOOKS = [
     (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|°|\\degree"), ""),
     (re.compile(r"\\?%|\\?\$|[€£]|\\?percent"), ""),
     (re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf)\s*\{([^{}]*)\}"), r" \1 "),
+    (re.compile(r"\s*([{}])\s*"), r"\1"),
+    (re.compile(r"\^\{(\w)\}"), r"^\1"),
     (re.compile(r"\\(?:cdot|times)|×"), "*"),
     (re.compile(r"\\le(?:q)?(?![a-z])"), "≤"),
     (re.compile(r"\\ge(?:q)?(?![a-z])"), "≥"),
 ]
 ONE_LETTER = re.compile(r"(?:[A-Za-z](?:_\w|_\{\w+\})?|[A-Za-z]\([A-Za-z]\))\s*=\s*")  # x =, f(x) =
-UNIT = re.compile(r"(?<=[\d}])\s+[^\W\d_]{2,}(?:[ /][^\W\d_]+)*(?:\^\{?[23]\}?)?\s*$")
+WRAPPED = re.compile(r"\{([^{}\\]*)\}|\(([A-Za-z])\)")  # {42}, (B)
+UNIT = re.compile(r"(?<=[\d}])\s+(?:[^\W\d_]{2,}(?:[ /][^\W\d_]+)*|m)\s*(?:\^[23])?\s*$")
 FRACTION = re.compile(r"([-+]?)\\frac\{([-+]?[\d.]+)\}\{([-+]?[\d.]+)\}")
 MIXED = re.compile(r"([-+]?)(\d+)(?:\s+(\d+)/(\d+)|\s*\\frac\{(\d+)\}\{(\d+)\})")
 PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3}|/\d+)?")
@@ -118,6 +121,8 @@ def canonical(answer: str) -> str:
     for pattern, plain in LOOKS:
         text = pattern.sub(plain, text)
     text = text.strip().rstrip(".").strip()
+    if bare := WRAPPED.fullmatch(text):
+        text = _inside(bare)
     lhs, equals, rhs = text.rpartition("=")
     if (name := ONE_LETTER.match(text)) and "=" not in text[name.end() :]:
         text = text[name.end() :]

@@ -162,12 +162,13 @@ class TextDataset(TextTask):
 
     def problems(self) -> list[str]:
         """Return a sentence for the first split that cannot be read, and one for the template."""
+        template = self.template_problems()
         try:
-            self.examples("evaluation", 0)
-            nothing_left = [] if self.examples("train", 0) else [f"{self._named('train')} has no prompt of its own"]
+            if not self.examples("train", 0) and not template:
+                return [f"{self._named('train')} has no prompt of its own: all of them are evaluated"]
         except RequestError as error:
-            return [*error.problems, *self.template_problems()]
-        return [*nothing_left, *self.template_problems()]
+            return [*error.problems, *template]
+        return template
 
     def examples(self, split: str, items: int) -> list[Example]:
         """Return the evaluation split's first `items` rows, or all training rows whose prompt is not in it."""

@@ -115,9 +115,7 @@ def in_sandbox(settings: RewardSettings, task: Task) -> Callable[[Example, str],
     assert settings.sandbox
     command, seconds = settings.sandbox.command, settings.sandbox.seconds
     if (code := _run(command, "", seconds)) != 0:
-        ends = {None: f"does not end within {seconds:g} s", 127: "is not there"}.get(
-            code, f"ends with exit code {code}"
-        )
+        ends = f"does not end within {seconds:g} s" if code is None else f"ends with exit code {code}"
         raise RequestError(f"reward.sandbox.command={command} {ends} when it is given nothing: it must end with 0")
 
     def score(example: Example, completion: str) -> dict[str, float]:

@@ -82,7 +82,7 @@ class ReasoningGymTask(Settings):
     chat: bool = setting("Put the prompt through the tokenizer's chat template as a user's message.")
 
 
-class TextTask(Settings):
+class TextSettings(Settings):
     """What tasks of written prompts and answers have in common."""
 
     prompt_key: str = setting("Key or column of the prompt.")
@@ -115,7 +115,7 @@ class TextTask(Settings):
         return self
 
 
-class JsonlTask(TextTask):
+class JsonlTask(TextSettings):
     """A user's own prompts and answers, one JSON object a line, read with `datasets.load_dataset`."""
 
     name: Literal["jsonl"]
@@ -123,7 +123,7 @@ class JsonlTask(TextTask):
     evaluation_file: str = setting("Path of the evaluation examples; no prompt may stand in both files.")
 
 
-class DatasetTask(TextTask):
+class DatasetTask(TextSettings):
     """A data set that `datasets.load_dataset` reads, of the hub or of a folder."""
 
     name: Literal["dataset"]
