@@ -47,6 +47,7 @@ OTHER: dict[str, Any] = {
     **{"top_k": 5, "top_p": 0.9, "min_p": 0.1, "keep_sampling_mask": True},
     "other_tasks": {"sort": {"name": "sorting", "length": 2}},
     **{"mask_truncated_completions": True, "reward.overlong_buffer": 0.5, "reward.length_penalty": "linear"},
+    "reward.sandbox": {"command": "false", "seconds": 1.0},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
     **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},
     **{"advantage_weights": {"positive": 0.1, "negative": 1.0}, "advantage_filter": 3.0, "advantage_history": "smooth"},
@@ -73,6 +74,9 @@ def needed_for(key: str) -> dict[str, Any]:
         return {"whiten_advantages": "bessel"}
     if key in ("reward.overlong_buffer", "reward.length_penalty"):
         return {"reward": {**VALUES["reward"], "weights": {"correct": 1.0, "overlong": 1.0, "length": 1.0}}}
+    if key == "reward.sandbox":
+        runs = {"command": "true", "seconds": 1.0}
+        return {"task": JSONL | {"verifier": "code"}, "reward": {**VALUES["reward"], "sandbox": runs}}
     if key == "min_lr_ratio":
         return {"lr_scheduler_type": "linear"}
     return {"entropy_coef": 0.02} if key == "adaptive_entropy" else {}

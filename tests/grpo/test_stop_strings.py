@@ -28,8 +28,12 @@ def sampled(policy: Policy, length: int = 24) -> tuple[Any, list[str]]:
     return completions, decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT, policy.stop)
 
 
-@pytest.mark.parametrize("pad_is_end", [False, True])
-def test_a_completion_ends_with_the_first_stop_string_and_is_the_same_up_to_it(pad_is_end: bool) -> None:
+@pytest.mark.parametrize(("pad_is_end", "on_gpu"), [(False, False), (True, False), (True, True)])
+def test_a_completion_ends_with_the_first_stop_string_and_is_the_same_up_to_it(
+    pad_is_end: bool, on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sampler's way on a GPU too, where rows that have ended go on with padding."""
+    monkeypatch.setattr(Policy, "on_gpu", on_gpu)
     policy = tiny_policy()
     if pad_is_end:
         policy.tokenizer.pad_token = policy.tokenizer.eos_token

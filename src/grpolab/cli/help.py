@@ -33,7 +33,7 @@ GROUPS = {
     "dialect": "a framework's own loss, defaults and metrics, with its modes as NAME/MODE",
     "scale": "what suits a machine",
     "launcher": "who runs a sweep's cells beyond this machine",
-    "fault": "an error that is planted on purpose, for the doctor to find",
+    "fault": "an error to plant, for the doctor",
 }
 WIDTH = 120
 
