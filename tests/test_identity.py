@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 from tiny import VALUES, tiny_settings
 
-from grpolab import content, identity
+from grpolab import content, hub, identity
 from grpolab.content import file_sha256
 from grpolab.identity import dotted, signature
 from grpolab.paths import plain, project_root
 from grpolab.report.plans import read_plan
-from grpolab.settings import task
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
@@ -48,6 +47,7 @@ OTHER: dict[str, Any] = {
     **{"top_k": 5, "top_p": 0.9, "min_p": 0.1, "keep_sampling_mask": True},
     "other_tasks": {"sort": {"name": "sorting", "length": 2}},
     **{"mask_truncated_completions": True, "reward.overlong_buffer": 0.5, "reward.length_penalty": "linear"},
+    "reward.sandbox": {"command": "false", "seconds": 1.0},
     "reward.verifier": {"false_right": 0.1, "false_wrong": 0.1},
     **{"aggregation": "token_mean_rollout", "scale_reward_parts": "group", "advantage_estimator": "leave_one_out"},
     **{"advantage_weights": {"positive": 0.1, "negative": 1.0}, "advantage_filter": 3.0, "advantage_history": "smooth"},
@@ -74,6 +74,9 @@ def needed_for(key: str) -> dict[str, Any]:
         return {"whiten_advantages": "bessel"}
     if key in ("reward.overlong_buffer", "reward.length_penalty"):
         return {"reward": {**VALUES["reward"], "weights": {"correct": 1.0, "overlong": 1.0, "length": 1.0}}}
+    if key == "reward.sandbox":
+        runs = {"command": "true", "seconds": 1.0}
+        return {"task": JSONL | {"verifier": "code"}, "reward": {**VALUES["reward"], "sandbox": runs}}
     if key == "min_lr_ratio":
         return {"lr_scheduler_type": "linear"}
     return {"entropy_coef": 0.02} if key == "adaptive_entropy" else {}
@@ -214,6 +217,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 JSONL = {
     **{"name": "jsonl", "train_file": "train.jsonl", "evaluation_file": "test.jsonl"},
     **{"prompt_key": "question", "answer_key": "answer", "template": "{prompt}", "chat": False},
+    **dict.fromkeys(("system", "stop", "format", "verifier")),
 }
 CUSTOM = {"name": "custom", "path": "my_own_task:Mine", "options": {"words": "words.txt", "many": [1, 2.0]}}
 REWARD = {"function": "my_own_reward:score", "weights": {"correct": 1.0}}
@@ -317,13 +321,13 @@ def test_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.Mo
         (folder / "snapshots" / commit / "config.json").write_text("{}")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path), raising=False)
-    task.hub_commit.cache_clear()
-    hub = {"name": "pretrained", "path": "some/model"}
-    found = [tiny_settings(model={**hub, "revision": revision}) for revision in (None, "main", "1" * 40, "branch")]
+    hub.hub_commit.cache_clear()
+    named = {"name": "pretrained", "path": "some/model"}
+    found = [tiny_settings(model={**named, "revision": revision}) for revision in (None, "main", "1" * 40, "branch")]
     assert [settings.model.revision for settings in found] == [*["1" * 40] * 3, "2" * 40]
     names = [signature(settings.identity()) for settings in found]
     assert len(set(names[:3])) == 1
     assert names[3] != names[0]
-    assert tiny_settings(model={**hub, "revision": "3" * 40}).content() == {}, "a commit needs no look"
-    unknown = tiny_settings(model={**hub, "path": "no/model", "revision": None})
+    assert tiny_settings(model={**named, "revision": "3" * 40}).content() == {}, "a commit needs no look"
+    unknown = tiny_settings(model={**named, "path": "no/model", "revision": None})
     assert unknown.content() == {"model.path": {"absent": "no/model"}}

@@ -20,27 +20,16 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LEAVES = {
     *("bounded", "content", "credentials", "equalities", "errors", "framework_metrics", "framework_names", "identity"),
-    "meanings",
+    *("hub", "meanings"),
     *("paths", "quantities", "records", "registry", "run_files", "seeds", "settings", "study_names", "terminal"),
     "vocabulary",
 }
-ROOMS = {
-    "grpo",
-    "tasks",
-    "models",
-    "frameworks",
-    "readers",
-    "run",
-    "sweep",
-    "report",
-    "doctor",
-    "lint",
-    "look",
-    "studies",
-}
+ROOMS = {"grpo", "tasks", "data", "models", "frameworks", "readers", "run", "sweep", "report"}
+ROOMS |= {"doctor", "lint", "look", "studies"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {
     "tasks": LEAVES - {"paths"},
+    "data": LEAVES - {"paths"} | {"tasks"},
     "grpo": LEAVES - {"paths"} | {"tasks"},
     "models": LEAVES | {"grpo", "tasks"},
     "run": LEAVES | {"grpo", "tasks", "frameworks"},

@@ -40,15 +40,15 @@ _hashed: dict[str, tuple[tuple[int, ...], str]] = {}  # path -> the file's state
 def content_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the contents that resolved settings name, by key; empty for built-in tasks, rewards and models.
 
-    A data file is its SHA-256; a dataset its name and the version of the package; a task or reward the name of its
-    object and the SHA-256 of each source; a model the SHA-256 of each of its files; `task.options` the SHA-256 of the
-    files that it names. What cannot be read is {"absent": name}.
+    A data file is its SHA-256; reasoning-gym's dataset its name and the version of the package; a task or reward the
+    name of its object and the SHA-256 of each source; a folder (model, data set) the SHA-256 of each of its files, as
+    `task.options` of the files that it names. What cannot be read is {"absent": name}.
     """
     content: dict[str, Any] = {}
     for key, name in _named(settings):
         content[key] = {ABSENT: name}
         with suppress(OSError, ValueError, importlib.metadata.PackageNotFoundError):
-            content[key] = _hash_named(key, name) or content[key]
+            content[key] = _hash_named(key, name, settings) or content[key]
     options = (settings.get("task") or {}).get("options")
     if options and (hashed := _hash_files_in(options)) != options:
         content["task.options"] = hashed
@@ -61,9 +61,9 @@ def _named(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(key, values[key]) for key in keys_with_content(settings)]
 
 
-def _hash_named(key: str, name: str) -> dict[str, Any]:
+def _hash_named(key: str, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Hash what a setting names; empty if nothing is there. Raises OSError, ValueError or PackageNotFoundError."""
-    if key == "model.path":
+    if key == "model.path" or (key == "task.dataset" and settings["task"]["name"] == "dataset"):
         hashes: dict[str, str] = {}
         for path in sorted(Path(name).rglob("*")):
             place = path.relative_to(name)

@@ -24,7 +24,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAMED_BY_TASK = {  # keys of a task that name its content
     "jsonl": ("task.train_file", "task.evaluation_file"),
     "custom": ("task.path",),
-    "reasoning_gym": ("task.dataset",),
+    **dict.fromkeys(("reasoning_gym", "dataset"), ("task.dataset",)),
 }
 _LIBRARIES = (Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
 
@@ -63,10 +63,10 @@ def identified(settings: Mapping[str, Any], content: Mapping[str, Any]) -> dict[
 def keys_with_content(settings: Mapping[str, Any]) -> list[str]:
     """Return the keys of resolved settings that name something outside of them which can change a result."""
     task, reward, model = (settings.get(group) or {} for group in ("task", "reward", "model"))
-    keys = list(_NAMED_BY_TASK.get(str(task.get("name")), ()))
+    # A hub model or data set is identified by its commit, which is a setting; without a commit it is a local folder.
+    keys = [] if COMMIT.fullmatch(str(task.get("revision"))) else [*_NAMED_BY_TASK.get(str(task.get("name")), ())]
     if reward.get("function"):
         keys.append("reward.function")
-    # A hub model is identified by its commit, which is a setting; without a commit the model is a local folder.
     if model.get("name") == "pretrained" and not COMMIT.fullmatch(str(model.get("revision"))):
         keys.append("model.path")
     return keys

@@ -138,10 +138,13 @@ FOLLOW = "grpolab.run.train:follow"  # the work of its processes that are not th
 CONTENT_OF = "grpolab.content:content_of"
 ENVIRONMENT_READ = "grpolab.content:environment_read"
 LOAD_OBJECT = "grpolab.tasks.imports:load_object"
+MAJORITY = "grpolab.data.answers:majority"
+IN_SANDBOX = "grpolab.data.verifiers:in_sandbox"  # the score of a task of code
 
 # Tasks, by the name of their settings; a user's own is named by its import path.
 _GENERATED = "addition", "sorting", "filler_sorting", "written_addition", "char_count"
-TASKS = {"reasoning_gym": "grpolab.tasks.reasoning_gym:ReasoningGym", "jsonl": "grpolab.tasks.jsonl:Jsonl"}
+TASKS = {"reasoning_gym": "grpolab.tasks.reasoning_gym:ReasoningGym"}
+TASKS |= _places("grpolab.data.text_tasks", jsonl="Jsonl", dataset="TextDataset")
 TASKS |= {name: f"grpolab.tasks.generated:{_class_name(name)}" for name in _GENERATED}
 
 

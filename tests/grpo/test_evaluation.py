@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +13,7 @@ from tiny import teach, tiny_policy, tiny_settings
 
 from grpolab.grpo.batch import decode, prompt_tensors
 from grpolab.grpo.decoding import sample, sampling_noise
-from grpolab.grpo.evaluation import Evaluator
+from grpolab.grpo.evaluation import Evaluator, pass_at
 from grpolab.grpo.model import Policy
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
@@ -104,3 +106,24 @@ def test_sampled_evaluation_where_many_answers_are_right() -> None:
     assert metrics["eval/length_std"] > 0
     single = replace(evaluate, samples=1, examples_I=evaluate.examples_I[:1])
     assert single().metrics["eval/length_std"] == 0  # not NaN, which would be taken for divergence
+
+
+def test_pass_at_k_of_samples_is_the_mean_over_all_choices_of_k() -> None:
+    """Chen et al., eq. 1: of n completions, c right, the share of k-subsets with a right one."""
+    for samples, counts_I in ((6, [0, 1, 3, 6]), (9, [2, 2])):
+        for k in range(1, samples + 1):
+            subsets = [list(itertools.combinations([1] * c + [0] * (samples - c), k)) for c in counts_I]
+            expected = np.mean([np.mean([any(subset) for subset in of_item]) for of_item in subsets])
+            assert pass_at(k, samples, counts_I) == pytest.approx(expected)
+
+
+def test_a_sampled_evaluation_has_pass_at_each_k_and_the_vote_where_answers_can_be_counted() -> None:
+    evaluate = evaluator_of(*taught(FILLER), items=16, samples=8)
+    metrics = evaluate().metrics
+    assert {name for name in metrics if "at_" in name} == {"eval/pass_at_4", "eval/pass_at_k"}
+    assert metrics["eval/accuracy_expected"] < metrics["eval/pass_at_4"] < metrics["eval/pass_at_k"]
+    assert "eval/pass_at_4" not in replace(evaluate, samples=3)().metrics
+    counted = copy.copy(evaluate.task)
+    counted.final_answer = lambda text: text.lstrip("~")  # type: ignore[attr-defined]
+    assert 0 < replace(evaluate, task=counted)().metrics["eval/maj_at_k"] <= metrics["eval/pass_at_k"]
+    assert "eval/maj_at_k" not in replace(evaluate, task=counted, samples=1)().metrics

@@ -33,7 +33,8 @@ def test_the_page_of_metrics_is_what_the_vocabulary_says() -> None:
     assert (project_root() / "docs" / "metrics.md").read_text() == meanings.page()
     rows = [line for line in meanings.page().splitlines() if line.startswith("| `")]
     assert {line.count("|") for line in rows} == {3, 5}, "a | within a cell would end it"
-    of_others = {"eval/reward", "eval/other_accuracy"}  # in logs of other programs alone; of other tasks
+    # In logs of other programs alone; of other tasks; of tasks whose answers can be counted.
+    of_others = {"eval/reward", "eval/other_accuracy", "eval/maj_at_k"}
     evaluations = {name for name, metric in meanings.METRICS.items() if metric.kind == "evaluation"} - of_others
     passes = {f"eval/pass_at_{k}" for k in vocabulary.PASS_AT}
     assert evaluations - passes == {*vocabulary.EXACT_EVALUATION, *vocabulary.SAMPLED_EVALUATION}

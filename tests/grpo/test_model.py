@@ -11,12 +11,12 @@ import torch
 from tiny import pretrained, tiny_policy, tiny_settings
 from transformers import PreTrainedTokenizerFast
 
+from grpolab.data.text_tasks import Jsonl
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import decode, encode, prompt_tensors, text_tensors
 from grpolab.grpo.loading import character_tokenizer, make_policy
 from grpolab.grpo.model import Policy
 from grpolab.tasks import make_task
-from grpolab.tasks.jsonl import Jsonl
 
 
 def load(path: Path | str, **changes: Any) -> Policy:

@@ -105,7 +105,8 @@ def test_every_word_of_the_vocabulary_is_measured_somewhere(folder: Path, result
     timing = map(json.loads, (folder / "timing.jsonl").read_text().splitlines())
     seen = set(itertools.chain(*records(folder), *records(run_folder(free, results)), *timing))
     of_more_samples = {
-        f"eval/pass_at_{k}" for k in PASS_AT
+        "eval/maj_at_k",
+        *(f"eval/pass_at_{k}" for k in PASS_AT),
     }  # than these runs draw: tests/grpo/test_metrics.py has them
     assert meanings.METRICS.keys() - seen - of_more_samples == {"eval/reward"}, "of other programs alone"
     assert meanings.POSITIONS.keys() - seen == set()

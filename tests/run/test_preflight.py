@@ -28,6 +28,7 @@ from grpolab.tasks.imports import load_object
 
 def jsonl(train: Path, evaluation: Path, template: str = "{prompt}") -> dict[str, Any]:
     keys = {"prompt_key": "question", "answer_key": "answer", "template": template, "chat": False}
+    keys |= dict.fromkeys(("system", "stop", "format", "verifier"))
     return {"name": "jsonl", "train_file": str(train), "evaluation_file": str(evaluation), **keys}
 
 

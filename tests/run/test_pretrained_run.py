@@ -57,10 +57,11 @@ def test_jsonl_prompts_with_a_chat_template(folder: Path, results: Results, tmp_
         (tmp_path / f"{name}.jsonl").write_text(lines)
     files = {f"{name}_file": str(tmp_path / f"{name}.jsonl") for name in ("train", "evaluation")}
     keys = {"prompt_key": "question", "answer_key": "answer", "template": "Q: {prompt}\nA:", "chat": True}
+    keys |= {"system": "Add.", **dict.fromkeys(("stop", "format", "verifier"))}
     settings = tiny_settings(task={"name": "jsonl", **files, **keys}, model=pretrained(folder), rollout_steps=2)
     outcome = run(settings, results)
     assert outcome["outcome"] == "completed", outcome["error"]
-    assert set(outcome["final"]) == set(SAMPLED_EVALUATION)
+    assert set(outcome["final"]) == {*SAMPLED_EVALUATION, "eval/maj_at_k"}
 
 
 class Deterministic(TorchDispatchMode):

@@ -14,6 +14,7 @@ from grpolab.sweep.compose import Composer, compose
 NEEDED = {
     "task=jsonl": ["task.train_file=a.jsonl", "task.evaluation_file=b.jsonl"],
     "task=reasoning_gym": ["task.dataset=letter_counting"],
+    "task=dataset": ["task.dataset=some/data"],
     "task=custom": ["task.path=package.module:Task"],
     "model=pretrained": ["model.path=some/folder"],
 }

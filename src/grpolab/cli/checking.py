@@ -64,7 +64,7 @@ def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
 )
 def lint(arguments: argparse.Namespace) -> int:
     """Say what a run or a study cannot do, or will do unasked, before it trains."""
-    from grpolab.settings.task import without_the_hub
+    from grpolab.hub import without_the_hub
 
     if arguments.rules:
         say((project_root() / "docs" / "lint.md").read_text(encoding="utf-8"), end="")
@@ -120,8 +120,8 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
 )
 def import_(arguments: argparse.Namespace) -> None:
     """Write another framework's config as overrides of ours, and a sentence for each thing that cannot be carried."""
+    from grpolab.hub import without_the_hub
     from grpolab.readers.exchange import summarise_file
-    from grpolab.settings.task import without_the_hub
 
     with without_the_hub():
         given, converted = _converted(arguments, arguments.file)
@@ -141,8 +141,8 @@ def import_(arguments: argparse.Namespace) -> None:
 )
 def export(arguments: argparse.Namespace) -> None:
     """Write the part of another framework's config that has our run's objective, or the reasons why there is none."""
+    from grpolab.hub import without_the_hub
     from grpolab.readers.exchange import export
-    from grpolab.settings.task import without_the_hub
     from grpolab.sweep.compose import Composer
 
     compose = Composer().compose  # one Composer for all attempts, because it caches Hydra's presets

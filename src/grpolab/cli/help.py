@@ -33,7 +33,7 @@ GROUPS = {
     "dialect": "a framework's own loss, defaults and metrics, with its modes as NAME/MODE",
     "scale": "what suits a machine",
     "launcher": "who runs a sweep's cells beyond this machine",
-    "fault": "an error that is planted on purpose, for the doctor to find",
+    "fault": "an error to plant, for the doctor",
 }
 WIDTH = 120
 
@@ -81,7 +81,7 @@ def _overview(composer: Composer, keys: Sequence[Entry]) -> Iterator[str]:
     sections = dict[str, list[str]]()
     for name in texts:
         if name not in USUAL_KEYS and name not in GROUPS:
-            sections.setdefault(name.rpartition(".")[0], []).append(name)
+            sections.setdefault(name.partition(".")[0] if "." in name else "", []).append(name)
     for names_of_section in sections.values():
         yield textwrap.fill(" ".join(names_of_section), WIDTH, initial_indent="  ", subsequent_indent="  ")
     yield "\nWhat a name means: `grpolab train --help dialect`, or another group, key or section; `--help all`: all"

@@ -6,9 +6,10 @@ tokens, flattened. Rows of one prompt stand together until minibatches are cut.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,20 +24,29 @@ from grpolab.tasks.base import Example
 NEIGHBOURS = 16
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, chat: bool = False) -> list[list[int]]:
-    """Return token ids of each text, with no special token added; `chat` wraps it as a user's turn."""
+# Whether prompts go through the chat template as a user's turn; a text is the system prompt before it.
+Chat: TypeAlias = bool | str
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, chat: Chat = False) -> list[list[int]]:
+    """Return token ids of each text, with no special token added."""
     if chat:
-        turns = [[{"role": "user", "content": text}] for text in texts]
+        system = [{"role": "system", "content": chat}] if isinstance(chat, str) else []
+        turns = [[*system, {"role": "user", "content": text}] for text in texts]
         texts = [str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)) for turn in turns]
     return tokenizer(list(texts), add_special_tokens=False)["input_ids"]
 
 
-def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tensor) -> list[str]:
-    """Return the text of each completion without end and padding tokens, shape (B,)."""
+def decode(
+    tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tensor, stop: Sequence[str] = ()
+) -> list[str]:
+    """Return the text of each completion without end and padding tokens, cut behind its first stop string; (B,)."""
     rows = zip(tokens_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)
     completions = [tuple(row[:length]) for row, length in rows]
     distinct = list(map(list, dict.fromkeys(completions)))  # a group often has equal completions
     texts = tokenizer.batch_decode(distinct, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    ends = re.compile(f"(?s:.*?)(?:{'|'.join(map(re.escape, stop))})") if stop else None
+    texts = [found.group() if ends and (found := ends.match(text)) else text for text in texts]
     text_of = dict(zip(map(tuple, distinct), texts, strict=True))
     return [text_of[completion] for completion in completions]
 
@@ -53,7 +63,7 @@ class Prompts:
 
 
 def prompt_tensors(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], chat: bool, device: torch.device
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], chat: Chat, device: torch.device
 ) -> Prompts:
     """Turn prompts into tensors on a device."""
     rows = encode(tokenizer, texts, chat=chat)
@@ -86,7 +96,7 @@ class Texts:
 
 
 def text_tensors(
-    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], answers: Sequence[str], chat: bool, device: torch.device
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], answers: Sequence[str], chat: Chat, device: torch.device
 ) -> Texts:
     """Turn prompts with answers, each followed by an end token, into tensors on a device."""
     prompts_B, answers_B = encode(tokenizer, prompts, chat=chat), encode(tokenizer, answers)
@@ -148,7 +158,7 @@ class Rollout(Sampled):
 
     examples_B: list[Example]
     rewards_B: Tensor
-    truncated_B: Tensor  # bool: no end token within max_completion_length
+    truncated_B: Tensor  # bool: no end token or stop string within max_completion_length
     batch: TrainingBatch
     differ_P: Tensor | None  # bool: the groups that `filter_groups` lets through
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grpolab import seeds
-from grpolab.grpo.batch import Completions, Prompts
+from grpolab.grpo.batch import Completions, Prompts, decode
 from grpolab.grpo.model import Policy, decode_hidden, prefill
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.sampler import EngineNoise
@@ -80,11 +80,10 @@ def sample(
         return Completions.join([Completions(**piece) for piece in pieces_P], policy.pad)
     with torch.inference_mode():
         uniforms_BT = uniforms_BT.to(policy.device)
-        tokens, log_probs, masses, kept = _decode(policy, prompts, group, uniforms_BT, choose, engine, truncation)
+        tokens, log_probs, done, masses, kept = _decode(policy, prompts, group, uniforms_BT, choose, engine, truncation)
     # Joined outside of inference mode, so that an update may keep the tensors for its backward pass.
     tokens_BT = torch.stack(tokens, 1)
-    ends_BT = tokens_BT == policy.end
-    mask_BT = ends_BT.cumsum(1) - ends_BT.long() == 0  # up to the first end token, itself included
+    mask_BT = ~torch.stack(done, 1)  # up to the first end token or the end of a stop string, itself included
     longest = int(mask_BT.sum(1).max())
     log_probs_BT = torch.where(mask_BT, torch.cat(log_probs, 1), 0.0)
     columns = tokens_BT[:, :longest], mask_BT[:, :longest], log_probs_BT[:, :longest]
@@ -104,7 +103,7 @@ def _decode(
     engine: EngineNoise | None,
     truncation: Resolved | None,
 ) -> tuple[list[Tensor], ...]:
-    """Return, for each position, the tokens (B,) and their log-probs (B, 1).
+    """Return, for each position, the tokens (B,), their log-probs (B, 1), and which completions had ended before, (B,).
 
     If sampling is truncated, also the log of the probability that was left, (B, 1), and the packed tokens, (B, C).
 
@@ -113,7 +112,7 @@ def _decode(
     completion has its own row, no size depends on what was sampled, and completions that have ended go on with padding.
     """
     pad_id, end_id = policy.pad, policy.end  # looked up once: the tokenizer is slow to answer
-    tokens, log_probs, masses, kept = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
+    tokens, log_probs, done, masses, kept = (list[Tensor]() for _ in range(5))
     row_of_B = prompt_rows(prompts, group)  # the cache's row with each completion's prefix
     kv_cache = prefill(policy, prompts)
     logits_NV = policy.logits(kv_cache.prefill_hidden_N1H)[:, -1]
@@ -133,7 +132,10 @@ def _decode(
         token_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad_id)
         tokens.append(token_B)
         log_probs.append(log_probs_BV.gather(1, token_B[:, None]))
+        done.append(done_B)
         done_B = done_B | (token_B == end_id)
+        if policy.stop:
+            done_B = done_B | _stopped(policy, tokens)
         if t == last:
             break
         if policy.on_gpu:
@@ -155,7 +157,17 @@ def _decode(
                 kv_cache.select(edges_N // V)
             ended, token_N = now_ended, edges_N % V
         logits_NV = policy.logits(decode_hidden(policy, kv_cache, token_N[:, None]))[:, -1]
-    return tokens, log_probs, masses, kept
+    return tokens, log_probs, done, masses, kept
+
+
+def _stopped(policy: Policy, tokens: list[Tensor]) -> Tensor:
+    """Find the completions whose last tokens have a stop string in their text, shape (B,), bool.
+
+    A token has a byte at least, special ones aside, so those are enough that a stop string has bytes, and some more.
+    """
+    tail_BK = torch.stack(tokens[-max(len(stop.encode()) for stop in policy.stop) - 8 :], 1)
+    texts_B = decode(policy.tokenizer, tail_BK, torch.ones_like(tail_BK))
+    return torch.tensor([any(stop in text for stop in policy.stop) for text in texts_B], device=tail_BK.device)
 
 
 def prompt_rows(prompts: Prompts, group: int) -> Tensor:

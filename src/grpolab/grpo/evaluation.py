@@ -12,12 +12,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from grpolab.grpo.batch import Prompts, Texts, decode, prompt_tensors, text_tensors
+from grpolab.grpo.batch import Chat, Prompts, Texts, decode, prompt_tensors, text_tensors
 from grpolab.grpo.decoding import sample, sampling_noise
 from grpolab.grpo.model import Policy, apply_to_tokens, text_places, token_log_prob
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rewards import Score
+from grpolab.registry import MAJORITY, resolve
 from grpolab.tasks.base import Example, Task
 from grpolab.vocabulary import PASS_AT
 
@@ -65,7 +66,7 @@ class Evaluator:
         return sorted(range(len(self.examples_I)), key=lambda item: self.examples_I[item].prompt)
 
     @property
-    def _chat(self) -> bool:
+    def _chat(self) -> Chat:
         return getattr(self.task, "chat", False)
 
     @cached_property
@@ -110,7 +111,7 @@ class Evaluator:
         computed = []
         for prompts, noise_BT in self.processes.share(batches):
             completions = sample(self.policy, prompts, self.samples, noise_BT)
-            texts = decode(self.policy.tokenizer, completions.tokens_BT, completions.mask_BT)
+            texts = decode(self.policy.tokenizer, completions.tokens_BT, completions.mask_BT, self.policy.stop)
             finite = bool(completions.log_probs_BT.isfinite().all())
             computed.append((finite, texts, completions.mask_BT.sum(1)))
         are_finite, texts_of, lengths = zip(*self.processes.gather(computed), strict=True)
@@ -120,14 +121,28 @@ class Evaluator:
         answered = list(zip(repeated, chain(*texts_of), strict=True))
         scores = self.processes.from_first(lambda: [self.score(*answer)["correct"] for answer in answered])
         right_IK = torch.tensor(scores, dtype=torch.double).view(-1, self.samples)
+        counts_I = (right_IK > 0.5).sum(1).tolist()
         lengths_N = torch.cat(lengths).double()
         metrics = {
             "eval/accuracy_expected": right_IK.mean().item(),
             "eval/pass_at_k": (right_IK > 0.5).any(1).double().mean().item(),
             "eval/length_mean": lengths_N.mean().item(),
             "eval/length_std": lengths_N.std().item() if len(lengths_N) > 1 else 0.0,
+            **{f"eval/pass_at_{k}": pass_at(k, self.samples, counts_I) for k in PASS_AT if k <= self.samples},
         }
+        if self.samples > 1 and (answer_of := getattr(self.task, "final_answer", None)):
+            answers_N = [answer_of(completion) for _, completion in answered]
+            metrics["eval/maj_at_k"] = resolve(MAJORITY)(answers_N, right_IK.tolist())
         return Evaluation(metrics, right_IK.mean(1).tolist())
+
+
+def pass_at(k: int, samples: int, counts_I: Sequence[int]) -> float:
+    """Estimate the share of items with a right one among k completions, from how many of `samples` are right of each.
+
+    The mean of 1 - C(n - c, k) / C(n, k), which has no bias (Chen et al., 2107.03374, eq. 1); k <= samples.
+    """
+    missed = [math.comb(samples - count, k) / math.comb(samples, k) for count in counts_I]
+    return 1 - sum(missed) / len(missed)
 
 
 def _log_prob_and_greedy(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> tuple[Tensor, Tensor]:

@@ -42,6 +42,7 @@ def make_policy(settings: Resolved, task: Task) -> Policy:
     model.eval()  # dropout stays off: it would move the ratio away from 1 on the first pass
     model.to(torch.device(settings.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
     policy = Policy(model, tokenizer, settings.temperature, getattr(torch, settings.dtype))
+    policy = replace(policy, stop=tuple(getattr(task, "stop", ())))
     policy = replace(policy, head_only_multiplies=head_only_multiplies(policy))
     policy = replace(policy, break_even=find_break_even(policy), by_length=bool(settings.sort_by_length))
     if settings.head_dtype:

@@ -55,6 +55,7 @@ class Policy:
     # Enters a context with the adapters switched off; they alone are trained. None: there are none.
     without_adapters: Callable[[AbstractContextManager[None]], AbstractContextManager[None]] | None = None
     is_reference: bool = False  # each forward pass is without the adapters
+    stop: tuple[str, ...] = ()  # texts that end a completion, as an end token does
     head_only_multiplies: bool = False  # logits are the head's matrix product with the last hidden states, unchanged
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from grpolab import seeds
 from grpolab.errors import RequestError
-from grpolab.registry import LOAD_OBJECT, resolve
+from grpolab.registry import IN_SANDBOX, LOAD_OBJECT, resolve
 from grpolab.settings.task import RewardSettings, VerifierSettings
 from grpolab.tasks.base import Example, Task
 
@@ -25,7 +25,8 @@ RANDOM = "random"
 def make_score(settings: RewardSettings, task: Task) -> Score:
     """Return the task's score, or the user's own. Raises RequestError if the user's function cannot be called."""
     if settings.function is None:
-        return task.score
+        in_sandbox: Score = resolve(IN_SANDBOX)(settings, task) if settings.sandbox else task.score
+        return in_sandbox
     function = resolve(LOAD_OBJECT)("reward.function", settings.function)
     if not callable(function):
         raise RequestError(f"reward.function={settings.function} is not a function")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grpolab.grpo.advantages import Scored, advantages, normalized_sum, weighted_sum, whiten
-from grpolab.grpo.batch import Completions, Prompts, Rollout, Sampled, TrainingBatch, decode, prompt_tensors
+from grpolab.grpo.batch import Chat, Completions, Prompts, Rollout, Sampled, TrainingBatch, decode, prompt_tensors
 from grpolab.grpo.decoding import inverse_cdf, most_likely, prompt_rows, sample, sampling_noise
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.model import Policy, old_log_probs
@@ -36,7 +36,7 @@ class Collector:
     examples: list[Example]  # training prompts
     score: Score
     reference: Policy | None  # the warm start; None if the settings have no KL to it
-    chat: bool
+    chat: Chat
     processes: Processes = ALONE  # they share the prompts
 
     def next(self, policy: Policy, step: int, stale_batches: list[Rollout], stream: PromptStream) -> Rollout:
@@ -81,7 +81,7 @@ class Collector:
         compared = dict[str, Tensor]()
         if settings.advantage_estimator == "given":
             compared["baseline_B"] = self._greedy_rewards(sampler, step, index, examples_P, prompts)
-        texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
+        texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT, policy.stop)
         parts = self._reward_parts(step, index, self._repeated(examples_P), completions, texts_B)
         return Sampled(places, prompts, completions, texts_B, parts, compared)
 
@@ -100,7 +100,7 @@ class Collector:
         )
 
     def scored(self, policy: Policy, sampled: Sampled) -> Rollout:
-        """Turn sampled groups into a batch to learn from; of the policy only its tokenizer and device are used."""
+        """Turn sampled groups into a batch to learn from; its policy only has tokenizer, stop texts and device."""
         settings, completions = self.settings, sampled.completions
         rewards_B = total_reward(sampled.parts, settings.reward.weights_used)
         batch = TrainingBatch.of(sampled.prompts, prompt_rows(sampled.prompts, settings.num_generations), completions)
@@ -122,6 +122,8 @@ class Collector:
         if differ_P is None or differ_P.any():  # else equal groups stand in for others, and their advantage is 0
             batch = replace(batch, advantages_B=self._advantages(batch, parts, compared))
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
+        if policy.stop:
+            ended_B |= torch.tensor([text.endswith(policy.stop) for text in sampled.texts_B], device=ended_B.device)
         if settings.mask_truncated_completions:
             batch = replace(batch, mask_BT=batch.mask_BT & ended_B[batch.rows_B, None])
         return Rollout(
@@ -195,7 +197,7 @@ class Collector:
         settings = self.settings
         blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
         greedy = sample(sampler, prompts, 1, blank_PT, most_likely, processes=self.processes)
-        texts_P = decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT)
+        texts_P = decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT, sampler.stop)
         parts = self._reward_parts(step, index, examples_P, greedy, texts_P)
         return total_reward(parts, settings.reward.weights_used).repeat_interleave(settings.num_generations)
 
@@ -248,7 +250,7 @@ class Collector:
             places = batch.get("places") or [*range(ahead * count, (ahead + 1) * count)]  # older checkpoints lack them
             completions = Completions(**{name: batch[name] for name in Completions.__annotations__ if name in batch})
             prompts = self._prompt_tensors(policy, self.prompts(places))
-            texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
+            texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT, policy.stop)
             older = {} if batch.get("baseline_B") is None else {"baseline_B": batch["baseline_B"]}
             sampled = Sampled(places, prompts, completions, texts_B, batch["parts"], batch.get("compared", older))
             stale_batches.append(self.scored(policy, sampled))

@@ -8,14 +8,16 @@ import os
 import shutil
 import sysconfig
 from pathlib import Path
+from typing import Any
 
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, shorten
 from grpolab.grpo.rewards import RANDOM, check_parts, make_score
+from grpolab.hub import hub_commit
 from grpolab.paths import SMOLLM2, Results, read_json
 from grpolab.registry import ADAPTER_PROBLEMS, resolve
 from grpolab.run import memory
 from grpolab.settings.resolved import Resolved
-from grpolab.settings.task import LONGEST, OVERLONG, ModelSettings, PretrainedModel, RewardSettings, hub_commit
+from grpolab.settings.task import LONGEST, OVERLONG, ModelSettings, PretrainedModel, RewardSettings
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
 from grpolab.vocabulary import evaluation_metrics
@@ -39,7 +41,7 @@ def check(settings: Resolved, results: Results) -> list[str]:
         )
     try:
         task = make_task(settings.task)
-        files = task.problems() if settings.task.name == "jsonl" else []  # type: ignore[attr-defined]
+        files = task.problems() if settings.task.name in ("jsonl", "dataset") else []  # type: ignore[attr-defined]
         problems += files
         if not files:
             problems += [] if model else _check_prompts(settings, task)
@@ -133,22 +135,35 @@ def _check_prompts(settings: Resolved, task: Task) -> list[str]:
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, trust_remote_code=False)
         positions = getattr(config.get_text_config(), "max_position_embeddings", None) or math.inf
         # A token has at least one byte: most prompts fit by their length alone, and only the others are tokenised.
+        if isinstance(chat, str) and (problem := _system_problem(tokenizer, chat)):
+            return [f"task.system={shorten(chat, 60)!r}: the chat template of {named} {problem}: leave it empty"]
         around = len(encode(tokenizer, [""], chat=chat)[0])
         most = {prompt: len(prompt.encode()) + around for prompt in prompts}
         long = [prompt for prompt in prompts if most[prompt] + settings.max_completion_length > positions]
         longest = max(map(len, encode(tokenizer, long, chat=chat))) if long else 0
     else:
-        unknown = sorted(set().union(*prompts, *(example.answer for example in examples)) - set(task.alphabet))
+        system = chat if isinstance(chat, str) else ""
+        unknown = sorted(set(system).union(*prompts, *(example.answer for example in examples)) - set(task.alphabet))
         if unknown:
             shown = " ".join(map(repr, unknown[:10])) + (" ..." if unknown[10:] else "")
             return [f"task={settings.task.name}: its texts have characters that model={model.name} lacks: {shown}"]
-        named, positions, longest = f"model={model.name}", LONGEST, max(map(len, prompts), default=0)
+        named, positions, longest = f"model={model.name}", LONGEST, len(system) + max(map(len, prompts), default=0)
     if longest + settings.max_completion_length > positions:
         return [
             f"max_completion_length={settings.max_completion_length} is too long for {named}: behind the longest prompt"
             f" of {longest} tokens its {positions} positions leave {max(0, int(positions) - longest)}"
         ]
     return []
+
+
+def _system_problem(tokenizer: Any, system: str) -> str:
+    """Say what a chat template does with a system prompt, if it does not show it; '' if it does."""
+    turns = [{"role": "system", "content": system}, {"role": "user", "content": ""}]
+    try:
+        shown = str(tokenizer.apply_chat_template(turns, tokenize=False))
+    except Exception as error:  # a template raises what it likes
+        return f"refuses a system prompt ({error})"
+    return "" if system.strip() in shown else "leaves the system prompt out"
 
 
 def _try_reward(settings: RewardSettings, task: Task) -> None:

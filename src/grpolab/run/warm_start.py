@@ -21,7 +21,7 @@ from torch.optim import AdamW
 
 from grpolab import seeds
 from grpolab.errors import Damaged
-from grpolab.grpo.batch import text_tensors
+from grpolab.grpo.batch import Chat, text_tensors
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.loading import make_policy
 from grpolab.grpo.model import Policy, apply_to_tokens, text_places, token_log_prob
@@ -178,7 +178,7 @@ def supervised_step(
     optimizer: AdamW,
     prompts: Sequence[str],
     targets: Sequence[str],
-    chat: bool,
+    chat: Chat,
     micro_batch_size: int | None = None,
 ) -> float:
     """Take a step on the mean negative log-likelihood of all target and end tokens, in nat; return the loss."""

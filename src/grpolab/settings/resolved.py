@@ -66,7 +66,9 @@ class Resolved(RunSettings):
 
     def warm_start_identity(self) -> dict[str, Any]:
         """Return what its warm start's signature is made of."""
-        values = self.model_dump(include=OF_WARM_START, exclude={"task": {"evaluation_file"}}, exclude_none=True)
+        values = self.model_dump(
+            include=OF_WARM_START, exclude={"task": {"evaluation_file", "evaluation_split"}}, exclude_none=True
+        )
         return identified(values, self.content())
 
     @classmethod
@@ -117,6 +119,7 @@ def resolve_run(composed: RunSettings) -> Resolved:
         "data_parallel": None if composed.data_parallel == 1 else composed.data_parallel,
         "warm_start": warm_start.model_copy(update={"seed": seed}),
         "model": composed.model.pinned(),
+        "task": composed.task.pinned() if composed.task.name == "dataset" else composed.task,
         "device": device_here(composed.device),
     }
     values = {name: getattr(composed, name) for name in RunSettings.model_fields}

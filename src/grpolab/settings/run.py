@@ -243,6 +243,9 @@ class RunSettings(SelectionSettings):
         yield from self._selection_problems()
         if self.lora and self.compile:
             yield "compile=true compiles the model without the adapters of lora: leave one empty"
+        if (runs_code := getattr(self.task, "verifier", None) == "code") != (self.reward.sandbox is not None):
+            needs = "reward.sandbox={command: ..., seconds: 10}, where it runs" if runs_code else "task.verifier=code"
+            yield f"{'task.verifier=code' if runs_code else 'reward.sandbox'} needs {needs}"
         if self.fault and processes > 1:
             yield f"data_parallel={processes}: fault={self.fault} is planted in one process: leave data_parallel empty"
         if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):

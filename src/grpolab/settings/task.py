@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from grpolab.identity import COMMIT
+from grpolab.hub import cached_file, pinned_commit
 from grpolab.settings import Count, Natural, Positive, Seed, Settings, Share, setting
 
 LONGEST = 4096  # positions of a model from scratch
@@ -85,16 +82,60 @@ class ReasoningGymTask(Settings):
     chat: bool = setting("Put the prompt through the tokenizer's chat template as a user's message.")
 
 
-class JsonlTask(Settings):
+class TextSettings(Settings):
+    """What tasks of written prompts and answers have in common."""
+
+    prompt_key: str = setting("Key or column of the prompt.")
+    answer_key: str = setting("Key or column of the answer (`... #### 42` and `\\boxed{42}` are understood).")
+    template: str = setting("Text around the prompt, with {prompt} in it.")
+    chat: bool = setting("Put the prompt through the tokenizer's chat template as a user's message.")
+    system: str | None = setting("System prompt before the user's message; empty: none.", min_length=1)
+    stop: list[Annotated[str, Field(min_length=1)]] | None = setting(
+        "Texts that end a completion, as its last words; empty: only the end token does.", min_length=1
+    )
+    format: str | None = setting(
+        "What the part `format` looks for: `boxed`, `hashes` (`#### 42`) or a regular expression, of which `.` is any"
+        " character; empty: an answer of any form.",
+        min_length=1,
+    )
+    verifier: Literal["math_verify", "code"] | None = setting(
+        "Judge of an answer: math-verify, where the texts differ; `code`: reward.sandbox runs it with the tests in"
+        " answer_key. Empty: the text, or its value if it is a number."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_place_and_a_pattern(self) -> Self:
+        if self.system is not None and not self.chat:
+            raise ValueError("task.system is a message of the chat template: it needs task.chat=true")
+        try:
+            re.compile(self.format or "")
+        except re.error as error:
+            allowed = f"boxed, hashes or a regular expression ({error})"
+            raise ValueError(f"task.format={self.format} must be {allowed}") from error
+        return self
+
+
+class JsonlTask(TextSettings):
     """A user's own prompts and answers, one JSON object a line, read with `datasets.load_dataset`."""
 
     name: Literal["jsonl"]
     train_file: str = setting("Path of the training examples.")
     evaluation_file: str = setting("Path of the evaluation examples; no prompt may stand in both files.")
-    prompt_key: str = setting("Key of the prompt in each object.")
-    answer_key: str = setting("Key of the answer in each object (GSM8K's `... #### 42` is understood).")
-    template: str = setting("Text around the prompt, with {prompt} in it.")
-    chat: bool = setting("Put the prompt through the tokenizer's chat template as a user's message.")
+
+
+class DatasetTask(TextSettings):
+    """A data set that `datasets.load_dataset` reads, of the hub or of a folder."""
+
+    name: Literal["dataset"]
+    dataset: str = setting("Folder, or name on the hub.", min_length=1)
+    config: str | None = setting("Its configuration; empty: the only one.")
+    revision: str | None = setting("Commit or branch on the hub; empty: its main branch, as cached here.")
+    train_split: str = setting("Split of the training prompts, without those of the evaluation split.", min_length=1)
+    evaluation_split: str = setting("Split of the evaluation prompts.", min_length=1)
+
+    def pinned(self) -> DatasetTask:
+        """Return the data set at one commit of the hub, as far as that can be known; a folder has none."""
+        return self.model_copy(update={"revision": pinned_commit(self.dataset, self.revision, "dataset")})
 
 
 class CustomTask(Settings):
@@ -107,13 +148,17 @@ class CustomTask(Settings):
 
 GeneratedTask = AdditionTask | SortingTask | FillerSortingTask | WrittenAdditionTask | CharCountTask
 OtherTask = Annotated[GeneratedTask, Field(discriminator="name")]
-TaskSettings = Annotated[GeneratedTask | ReasoningGymTask | JsonlTask | CustomTask, Field(discriminator="name")]
+TaskSettings = Annotated[
+    GeneratedTask | ReasoningGymTask | JsonlTask | DatasetTask | CustomTask, Field(discriminator="name")
+]
 
 
 def task_title(task: TaskSettings) -> str:
     """Return a task's name as a reader knows it: of a user's own task the file or the class."""
     if isinstance(task, JsonlTask):
         return Path(task.train_file).name
+    if isinstance(task, DatasetTask):
+        return Path(task.dataset).name
     return Path(task.path).name if isinstance(task, CustomTask) else task.name
 
 
@@ -122,6 +167,13 @@ class VerifierSettings(Settings):
 
     false_right: Share = setting("Probability that it accepts a wrong answer.")
     false_wrong: Share = setting("Probability that it rejects a right answer.")
+
+
+class SandboxSettings(Settings):
+    """The user's command that runs a completion's code: it may do whatever that command lets it do."""
+
+    command: str = setting("Gets the code and the tests on standard input; exit code 0: right.", min_length=1)
+    seconds: Positive = setting("It is killed after so many seconds, and the code is wrong.")
 
 
 class RewardSettings(Settings):
@@ -134,6 +186,7 @@ class RewardSettings(Settings):
         "Weight of each part; one that is not named weighs 0. `random` is 0 or 1 by chance.", min_length=1
     )
     verifier: VerifierSettings | None = setting("Its verdict stands in the place of `correct`; empty: it never errs.")
+    sandbox: SandboxSettings | None = setting("Where the code of task.verifier=code runs; empty: nothing runs code.")
     overlong_buffer: Annotated[float, Field(gt=0, le=1)] | None = setting(
         "Last share of max_completion_length over which the part `overlong` falls from 0 to -1 (DAPO: 0.2); empty: no"
         " such part."
@@ -198,58 +251,13 @@ class PretrainedModel(Settings):
 
     def pinned(self) -> PretrainedModel:
         """Return the model at one commit of the hub, as far as that can be known; a folder has none."""
-        local = Path(self.path).is_dir()
-        commit = None if local else hub_commit(self.path, self.revision, _may_ask.get())[0] or self.revision
-        return self.model_copy(update={"revision": commit})
+        return self.model_copy(update={"revision": pinned_commit(self.path, self.revision)})
 
     def config_file(self) -> Path | None:
         """Find its config.json in its folder or in the local cache of the hub; None if neither has the model."""
         if Path(self.path).is_dir():
             return Path(self.path) / "config.json"
-        if hub_commit(self.path, self.revision, _may_ask.get())[0] is None:
-            return None
-        from huggingface_hub import try_to_load_from_cache
-
-        with suppress(ValueError):  # no name of the hub
-            file = try_to_load_from_cache(self.path, "config.json", revision=self.revision)
-            return Path(file) if isinstance(file, str) else None
-        return None
-
-
-_may_ask = ContextVar("_may_ask", default=True)
-
-
-@contextmanager
-def without_the_hub() -> Iterator[None]:
-    """Ask the hub for no commit inside this context: commands that only read a config need not wait for the network."""
-    before = _may_ask.set(False)
-    try:
-        yield
-    finally:
-        _may_ask.reset(before)
-
-
-@functools.cache  # one commit for all that a process does
-def hub_commit(path: str, revision: str | None, may_ask: bool = True) -> tuple[str | None, str]:
-    """Return the commit of a model on the hub, or None and the reason why it is unknown.
-
-    The local cache answers; the hub is asked only if the cache has no such model, and its config.json is then kept.
-    """
-    if revision is not None and COMMIT.fullmatch(revision):
-        return revision, ""
-    if Path(path).is_absolute() or path.startswith((".", "~")):
-        return None, "there is no such folder"
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-
-    try:
-        file = try_to_load_from_cache(path, "config.json", revision=revision)
-        if not isinstance(file, str):
-            if not may_ask:
-                return None, "the local cache has no such model"
-            file = hf_hub_download(path, "config.json", revision=revision)
-    except Exception as error:  # the network's, the hub's, the name's: all of them end the request alike
-        return None, " ".join(str(error).split()).partition(". ")[0]
-    return Path(file).parent.name, ""
+        return cached_file(self.path, self.revision, "config.json")
 
 
 class LoraSettings(Settings):
