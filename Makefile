@@ -106,10 +106,11 @@ EXTRA_smollm2 = $(BIN)/python requirements/smollm2.py
 EXTRA_reasoning-gym = requirements/setup.sh requirements/reasoning_gym.txt && \
   $(TESTS) optional tests/tasks/test_reasoning_gym.py
 EXTRA_math = requirements/setup.sh requirements/math.txt && $(TESTS) optional tests/data
+EXTRA_lora = requirements/setup.sh requirements/lora.txt && $(TESTS) optional tests/models
 EXTRA_engines = requirements/setup.sh requirements/engines.txt
 EXTRA_server = requirements/setup.sh requirements/server.txt
 EXTRA_browser = requirements/setup.sh requirements/browser.txt
-extras: $(READY) ## install what is beyond the lock: WHAT=smollm2 (93 MB, two minutes)|reasoning-gym|math|engines|server|browser
+extras: $(READY) ## install what is beyond the lock: WHAT=smollm2 (93 MB, two minutes)|reasoning-gym|math|lora|engines|server|browser
 	$(call choose,EXTRA)
 
 $(TRL_READY): $(ENVIRONMENT) requirements/bench.txt
@@ -119,7 +120,7 @@ $(TRL_READY): $(ENVIRONMENT) requirements/bench.txt
 # uv keeps the versions that lock.txt already holds; to raise one, delete its lines first, or give UV_UPGRADE=1. The
 # other lists name their versions themselves, and get their hashes.
 COMPILE = UV_CUSTOM_COMPILE_COMMAND='make lock' $(or $(UV),uv) pip compile --quiet --universal --python-version 3.11 --no-annotate --generate-hashes
-HASHED := $(addprefix requirements/,bench.txt browser.txt engines.txt math.txt reasoning_gym.txt server.txt smollm2.txt)
+HASHED := $(addprefix requirements/,bench.txt browser.txt engines.txt lora.txt math.txt reasoning_gym.txt server.txt smollm2.txt)
 lock: ## resolve requirements/lock.txt anew from pyproject.toml and lock.in, with hashes (needs uv)
 	$(COMPILE) pyproject.toml requirements/lock.in --output-file requirements/lock.txt
 	awk '/^[^ #]/ { out = /^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/ } !out' requirements/lock.txt > requirements/lock.new

@@ -18,7 +18,10 @@ from grpolab.run.train import run
 LORA = {"rank": 2, "alpha": 6, "targets": ["q_proj", "down_proj"]}
 
 
-@pytest.mark.parametrize("changes", [{}, {"lora": LORA, "warm_start": {"max_steps": 4}}], ids=["weights", "adapters"])
+ADAPTERS = pytest.param({"lora": LORA, "warm_start": {"max_steps": 4}}, id="adapters", marks=pytest.mark.optional)
+
+
+@pytest.mark.parametrize("changes", [pytest.param({}, id="weights"), ADAPTERS])
 def test_a_folder_scores_what_the_run_scored(tmp_path: Path, changes: dict[str, Any]) -> None:
     results = Results.open(tmp_path / "results")
     settings = tiny_settings(**changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from grpolab.paths import Results
 from grpolab.run.assembly import RunParts
 from grpolab.run.train import Interrupted, run
 
+needs_peft = pytest.mark.optional
 LORA = {"rank": 2, "alpha": 6, "targets": None}
 SCALE = 3.0
 
@@ -43,6 +45,7 @@ def plain(policy: Policy) -> Policy:
     return other
 
 
+@needs_peft
 def test_a_policy_begins_as_the_model_without_adapters() -> None:
     with_them, without = tiny_parts(lora=LORA), tiny_parts()
     batches = [parts.learner.collect(parts.state).batch for parts in (with_them, without)]
@@ -52,6 +55,7 @@ def test_a_policy_begins_as_the_model_without_adapters() -> None:
     with_them.learner.check(with_them.learner.update(with_them.state, batches[0], int(batches[0].mask_BT.sum())))
 
 
+@needs_peft
 def test_only_adapters_are_trained() -> None:
     parts = tiny_parts(lora=LORA)
     model = parts.state.policy.model
@@ -64,6 +68,7 @@ def test_only_adapters_are_trained() -> None:
     assert all(2 in size for size in sizes.values())
 
 
+@needs_peft
 def test_the_gradient_is_that_of_the_product() -> None:
     """W' = W + scale B A, so dL/dB = scale dL/dW' A^T and dL/dA = scale B^T dL/dW'."""
     parts = tiny_parts(lora=LORA)
@@ -82,6 +87,7 @@ def test_the_gradient_is_that_of_the_product() -> None:
             torch.testing.assert_close(a_RI.grad, SCALE * b_OR.T @ weight.grad, rtol=1e-4, atol=1e-4)
 
 
+@needs_peft
 def test_with_the_adapters_off_it_is_the_reference() -> None:
     parts = tiny_parts(lora=LORA, beta=0.1)
     start, policy = copy.deepcopy(tiny_policy()), parts.state.policy
@@ -100,6 +106,7 @@ def test_with_the_adapters_off_it_is_the_reference() -> None:
     assert parts.learner.kl_to_reference(policy, batch) > 0
 
 
+@needs_peft
 def test_merged_weights_are_the_policy() -> None:
     parts = tiny_parts(lora=LORA)
     disturb(parts.state.policy)
@@ -108,6 +115,7 @@ def test_merged_weights_are_the_policy() -> None:
     torch.testing.assert_close(*log_probs, rtol=1e-4, atol=1e-5)
 
 
+@needs_peft
 def test_a_killed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
     settings = tiny_settings(lora=LORA, beta=0.1, warm_start={"max_steps": 4})
     whole, cut = (Results.open(tmp_path / name) for name in ("whole", "cut"))
@@ -124,6 +132,7 @@ def test_arms_share_the_warm_start_and_runs_without_are_what_they_were() -> None
     assert with_them.signature != without.signature == tiny_settings().signature
 
 
+@needs_peft
 def test_seeds_draw_other_adapters() -> None:
     weights = [tiny_parts(lora=LORA, seed=seed).state.policy.weights() for seed in (0, 0, 1)]
     first = next(iter(weights[0]))
@@ -131,6 +140,7 @@ def test_seeds_draw_other_adapters() -> None:
     assert not torch.equal(weights[0][first], weights[2][first])
 
 
+@needs_peft
 def test_what_cannot_be_is_refused() -> None:
     (problem,) = find_problems(tiny_settings(lora={**LORA, "targets": ["q_proj", "qproj"]}))
     assert "qproj" in problem
@@ -138,3 +148,9 @@ def test_what_cannot_be_is_refused() -> None:
     assert "lm_head" not in problem
     with pytest.raises(ValueError, match="compile=true"):
         tiny_settings(lora=LORA, compile=True)
+
+
+def test_without_peft_a_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    (problem,) = find_problems(tiny_settings(lora=LORA))
+    assert "make extras WHAT=lora" in problem

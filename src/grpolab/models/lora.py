@@ -6,15 +6,13 @@ The warm start, which all arms share, trains all weights; the adapters are added
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import Linear
-from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from grpolab.grpo.model import Policy
@@ -24,9 +22,11 @@ from grpolab.settings.task import LoraSettings, PretrainedModel
 
 
 def find_problems(settings: RunSettings) -> list[str]:
-    """Return a sentence for each name in `targets` that no linear layer of the model has."""
+    """Return a sentence if `peft` is absent, or for each name in `targets` that no linear layer of the model has."""
     if settings.lora is None:
         return []
+    if importlib.util.find_spec("peft") is None:
+        return ["lora needs the package peft: `make extras WHAT=lora` installs it (pip install 'grpolab[lora]')"]
     model = settings.model
     if isinstance(model, PretrainedModel):
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, trust_remote_code=False)
@@ -53,6 +53,8 @@ def add_adapters(policy: Policy, settings: LoraSettings, seed: int) -> Policy:
 
     The seed draws the first matrix of each pair (Kaiming uniform); the second is 0.
     """
+    from peft import LoraConfig, inject_adapter_in_model
+
     targets = settings.targets or "all-linear"
     config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):  # peft draws from torch's global generator
@@ -65,6 +67,8 @@ def add_adapters(policy: Policy, settings: LoraSettings, seed: int) -> Policy:
 @contextmanager
 def switched_off(model: PreTrainedModel, around: AbstractContextManager[None]) -> Iterator[None]:
     """Enter a context, and compute without the adapters inside."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
     for layer in layers:
         layer.enable_adapters(False)
@@ -78,6 +82,8 @@ def switched_off(model: PreTrainedModel, around: AbstractContextManager[None]) -
 
 def merged(policy: Policy) -> dict[str, torch.Tensor]:
     """Return all weights by the names that the model has without adapters, with the adapters added to them."""
+    from peft.tuners.lora import Linear
+
     weights = {
         name.replace(".base_layer.", "."): weight.detach().clone()
         for name, weight in policy.model.named_parameters()

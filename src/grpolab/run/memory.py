@@ -146,9 +146,9 @@ def describe(runs: Iterable[RunSettings]) -> list[str]:
             micro = settings.forward_size
             bytes_of = count_bytes(sizes, settings, micro)
             sentences.append(
-                f"model.path={settings.model.path}: {_gib(peak(bytes_of))} GiB at its peak with micro_batch_size={micro},"
-                f" prompts not counted ({_listed(bytes_of)}, not all at once); a worker has {_gib(available)} GiB"
-                f" of device={device_here(settings.device)}"
+                f"model.path={settings.model.path}: {_gib(peak(bytes_of))} GiB at its peak with"
+                f" micro_batch_size={micro}, prompts not counted ({_listed(bytes_of)}, not all at once); a worker has"
+                f" {_gib(available)} GiB of device={device_here(settings.device)}"
             )
     return list(dict.fromkeys(sentences))
 
