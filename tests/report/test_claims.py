@@ -143,6 +143,8 @@ def test_an_effect_says_accuracies_first_and_a_share_of_its_own_seeds_gain(study
     share = round(100 * ((of - base) / gain).mean())
     assert claim.short.startswith(f"accuracy `symmetric` -> `no_clip`: {', '.join(ends)}; together ")
     assert claim.short.endswith(f"], {share:+d}% of the baseline's gain")
+    (other,) = asking(study, {"contrast": {"of": "symmetric", "minus": "no_clip"}})
+    assert other.short.endswith(f"], {-share:+d}% of `symmetric`'s gain"), "of the arm whose gain it is"
     gains = measures.measure(study, "gain")
     weights = np.array([1 / measures.at(gains, task, "symmetric").iloc[:5].mean() for task in TASKS])
     together = (of - base) @ weights / weights.sum()

@@ -49,7 +49,9 @@ def finding(study: StudyRuns, claims: Sequence[Claim], said: Sequence[str]) -> l
     """Return what a page says of one study: the verdicts of the hypotheses (`study.id`) of `said`, in their order."""
     asked = {f"{claim.study}.{claim.id}": claim for claim in claims if claim.study == study.name}
     chosen = [asked[name] for name in said if name in asked]
-    return [_sentence(claim, mixed=claim.label != CONFIRMATORY) for claim in chosen] + sentences(study)
+    rest = [f"`{claim.id}` {claim.verdict}" for claim in asked.values() if claim.is_finding and claim not in chosen]
+    others = [f"Not said here: {listing(rest, 30)} (`grpolab report {study.name} --brief`)."] if rest else []
+    return [_sentence(claim, mixed=claim.label != CONFIRMATORY) for claim in chosen] + sentences(study) + others
 
 
 def strip_markdown(text: str) -> str:
@@ -60,7 +62,7 @@ def strip_markdown(text: str) -> str:
 def _count_verdicts(claims: Sequence[Claim]) -> str:
     """Count the verdicts by kind, separately those that were registered before their runs."""
     means = {
-        CONFIRMATORY: "Confirmatory: registered before their runs.",
+        CONFIRMATORY: "Confirmatory: each run's commit has the registration.",
         EXPLORATORY: "Exploratory: not registered before their runs; a reason to test it, not a result.",
     }
     parts = list[str]()
@@ -194,7 +196,7 @@ def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[s
     disagree = [c for c in claims if c.is_finding and c.disagreement < 0.05]
     small = [c for c in claims if SMALL in c.found]
     no = ["what is not decided may still differ; shown to be too small to matter is only what is `negligible`"]
-    no += [f"where tasks disagree ({count(len(disagree), 'claim')}), no mean speaks for them"] if disagree else []
+    no += [f"where tasks disagree ({count(len(disagree), 'claim')}), what is decided of their mean need not hold on each"] if disagree else []
     no += [f"real, and smaller than the margin: {count(len(small), 'difference')}"] if small else []
     yield f"**Not to be concluded:** {'; '.join(no)}."
     yield from _rates_and_margins([claim for claim in claims if claim.is_finding])

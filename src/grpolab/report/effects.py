@@ -201,7 +201,8 @@ def _share_of_gain(question: Question, n: int) -> str:
     if any(t_interval(gain_S).low <= 0 for gain_S in gain_ST.T):
         return ""
     share = (question.differences(n).mean(axis=0) / gain_ST.mean(axis=0)).mean()
-    return f", {round(100 * share):+d}% of the baseline's gain"
+    whose = "the baseline" if question.baseline == question.arms[-1] else f"`{question.baseline}`"
+    return f", {round(100 * share):+d}% of {whose}'s gain"
 
 
 def rollouts_in_words(question: Question, n: int) -> str:

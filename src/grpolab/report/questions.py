@@ -62,6 +62,7 @@ class Question:
     score_name: str = ""  # the score in words; empty if the metric is no score
     start_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # a score's, NaN if arms begin apart
     gain_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # the baseline's gain, of the same seeds
+    baseline: str = ""  # the study's, which may be neither of the arms
     rollouts: pd.DataFrame = field(default_factory=pd.DataFrame)  # of a final score (`_rollouts`)
     last_margin: dict[str, float] = field(default_factory=dict)  # by task (`_last_margin`)
     rates: str = ""  # ONE_RATE or OWN_RATES; empty if its arms are learning rates, or only one
@@ -182,6 +183,7 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
             score["score_name"] = study.score_name
             score["start_ST"] = _shared(study, compared, "start", values.index, tasks)
             score["gain_ST"] = _shared(study, baseline, "gain", values.index, tasks)
+            score["baseline"] = study.baseline
             if metric == "final_score" and len(arms) > 1:
                 score["rollouts"] = _rollouts(study, compared)
                 score["last_margin"] = _last_margin(study, baseline, dict(zip(tasks, margin_T, strict=True)))

@@ -99,7 +99,7 @@ def verdicts(claims: Sequence[Claim]) -> Table:
         " p: repeated, then Holm's over the hypotheses of a study; q: Benjamini and Hochberg's over all studies."
         f" Margin: {MARGIN_OF_GAIN:g} of the baseline's gain for a score, a factor of {MARGIN_FACTOR:g} for a ratio,"
         " unless a study says another; with less than about 1.5 sd no difference is called negligible with"
-        f" {LOOKS[-1]} seeds. Confirmatory: its runs began after it was registered; exploratory: all others."
+        f" {LOOKS[-1]} seeds. Confirmatory: each of its runs' commits has its registration; exploratory: all others."
     )
     return Table("verdicts", caption, _numbers_of(claims), pd.DataFrame(shown))
 
