@@ -39,6 +39,7 @@ OTHER: dict[str, Any] = {
     "adaptive_entropy": {"target": 0.5, "step": 0.1, "least": 0.0, "most": 1.0},
     "sampler_correction": {"level": "token", "mode": "truncate", "low": 0.0, "high": 2.0},
     **{"off_policy_mask_threshold": 0.5, "old_log_probs": "sampler", "sampler_dtype": "bfloat16"},
+    **{"sampler_engine": "vllm", "machine.engine": {"url": "http://a:1", "folder": "served", "seconds": 60.0}},
     **{"sampler_noise": 0.1, "sampler_refresh": 2},
     "sampler_rejection": {"policy": "old", "bounds": {"token": [0.5, 2.0]}, "m2_budget": None},
     "filter_groups": {"metric": "correct", "max_batches": 2},
@@ -68,6 +69,8 @@ def needed_for(key: str) -> dict[str, Any]:
         return {"kernel": key.split(".")[1]}
     if key.startswith("kl_"):
         return {"beta": 0.1}
+    if key == "sampler_engine":
+        return {"machine": {**VALUES["machine"], "engine": OTHER["machine.engine"]}}
     if key == "keep_sampling_mask":
         return {"top_k": 5}
     if key == "advantage_filter":

@@ -38,6 +38,7 @@ class Collector:
     reference: Policy | None  # the warm start; None if the settings have no KL to it
     chat: Chat
     processes: Processes = ALONE  # they share the prompts
+    engine: Any = None  # samples in place of the policy (`models/vllm.py`)
 
     def next(self, policy: Policy, step: int, stale_batches: list[Rollout], stream: PromptStream) -> Rollout:
         """Return the batch that rollout step `step` learns from; it was sampled `staleness` rollout steps earlier.
@@ -77,7 +78,10 @@ class Collector:
         sampler = replace(policy, dtype=getattr(torch, dtype)) if dtype else policy
         prompts, group = self._prompt_tensors(policy, examples_P), settings.num_generations
         engine, truncation = EngineNoise.of(settings, step, first), settings if settings.truncates_sampling else None
-        completions = sample(sampler, prompts, group, noise_BT, inverse_cdf, engine, truncation, self.processes)
+        if self.engine is not None:
+            completions = self.engine.sample(policy, prompts, step, first)
+        else:
+            completions = sample(sampler, prompts, group, noise_BT, inverse_cdf, engine, truncation, self.processes)
         compared = dict[str, Tensor]()
         if settings.advantage_estimator == "given":
             compared["baseline_B"] = self._greedy_rewards(sampler, step, index, examples_P, prompts)

@@ -110,6 +110,8 @@ class Learner:
         """Return the next rollout step's batch: prompts -> completions -> rewards -> advantages."""
         if state.sampler is not None and state.rollout_step % (self.settings.sampler_refresh or 1) == 0:
             refresh_sampler(state.sampler, state.policy, self.settings)
+        if self.collector.engine is not None:
+            self.collector.engine.refresh(state.policy)
         return self.collector.next(state.sampler or state.policy, state.rollout_step, state.stale_batches, state.stream)
 
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:

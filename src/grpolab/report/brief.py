@@ -196,7 +196,11 @@ def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[s
     disagree = [c for c in claims if c.is_finding and c.disagreement < 0.05]
     small = [c for c in claims if SMALL in c.found]
     no = ["what is not decided may still differ; shown to be too small to matter is only what is `negligible`"]
-    no += [f"where tasks disagree ({count(len(disagree), 'claim')}), what is decided of their mean need not hold on each"] if disagree else []
+    no += (
+        [f"where tasks disagree ({count(len(disagree), 'claim')}), what is decided of their mean need not hold on each"]
+        if disagree
+        else []
+    )
     no += [f"real, and smaller than the margin: {count(len(small), 'difference')}"] if small else []
     yield f"**Not to be concluded:** {'; '.join(no)}."
     yield from _rates_and_margins([claim for claim in claims if claim.is_finding])

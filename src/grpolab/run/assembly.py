@@ -18,7 +18,7 @@ from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
 from grpolab.grpo.sampler import own_sampler
 from grpolab.grpo.step import EntropyControl, Learner, LearnerState, make_optimizer
-from grpolab.registry import ADAPTERS, FAULTS, FRAMEWORKS, LOGGED_METRICS, resolve
+from grpolab.registry import ADAPTERS, ENGINES, FAULTS, FRAMEWORKS, LOGGED_METRICS, resolve
 from grpolab.run.warm_start import TRAINING_ITEMS
 from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
@@ -49,11 +49,12 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
     held_out = task.examples("evaluation", settings.evaluation.items)
     needs_reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
     reference = policy.frozen_copy() if needs_reference else None
+    engine = resolve(ENGINES[settings.sampler_engine])(settings) if settings.sampler_engine else None
     logs_frameworks = settings.framework or settings.diagnostics.clip_conventions
     learner = Learner(
         settings=settings,
         objective=settings.objective,
-        collector=Collector(settings, train, score, reference, chat, processes),
+        collector=Collector(settings, train, score, reference, chat, processes, engine),
         recipe=loss_recipe(settings.framework),
         processes=processes,
         framework_metrics=partial(resolve(LOGGED_METRICS), settings) if logs_frameworks else lambda update: {},

@@ -14,7 +14,7 @@ from grpolab.errors import RequestError, shorten
 from grpolab.grpo.rewards import RANDOM, check_parts, make_score
 from grpolab.hub import hub_commit
 from grpolab.paths import SMOLLM2, Results, read_json
-from grpolab.registry import ADAPTER_PROBLEMS, resolve
+from grpolab.registry import ADAPTER_PROBLEMS, ENGINES, resolve
 from grpolab.run import memory
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, OVERLONG, ModelSettings, PretrainedModel, RewardSettings
@@ -46,6 +46,8 @@ def check(settings: Resolved, results: Results) -> list[str]:
         if not files:
             problems += [] if model else _check_prompts(settings, task)
             problems += resolve(ADAPTER_PROBLEMS)(settings) if settings.lora and not model else []
+            if settings.sampler_engine:
+                resolve(ENGINES[settings.sampler_engine])(settings)  # asks it
             _try_reward(settings.reward, task)
         measured, rule = evaluation_metrics(task.unique_answer), settings.early_stop
         if rule and rule.metric not in measured:

@@ -92,12 +92,21 @@ class SlurmLauncher(Settings):
 Launcher: TypeAlias = Annotated[RayLauncher | SlurmLauncher, Field(discriminator="name")]
 
 
+class EngineSettings(Settings):
+    """Where the inference engine of `sampler_engine` is."""
+
+    url: str = setting("Its address, such as http://127.0.0.1:8000.", min_length=1)
+    folder: str = setting("Folder of the model that it serves; each rollout step overwrites model.safetensors there.")
+    seconds: Positive = setting("Longest wait for one of its answers.")
+
+
 class MachineSettings(Settings):
     """The machine a run is on: no key here enters a signature."""
 
     results: str = setting("Folder of runs, studies and the MLflow store.", min_length=1)
     tracking_uri: str | None = setting("MLflow store; `auto`: SQLite in the results folder; empty: none.")
     threads: Count = setting("torch threads of one worker.")
+    engine: EngineSettings | None = setting("Where the engine of sampler_engine is; empty: there is none.")
     launcher: Launcher | None = setting("Where a sweep's runs go; empty: worker processes here.")
     checkpoint_seconds: NonNegative = setting("Least seconds between checkpoints (at rollout boundaries).")
     # Limits of a worker, which the parent of a sweep watches; empty: none.
@@ -160,6 +169,10 @@ class RunSettings(SelectionSettings):
     )
     sampler_refresh: Count | None = setting(
         "Rollout steps between two refreshes of the sampler's weights; empty: it has the trainer's at each step."
+    )
+
+    sampler_engine: Literal["vllm"] | None = setting(
+        "Inference engine that samples in place of the trainer's forward passes, at machine.engine; empty: none."
     )
 
     num_iterations: Count = setting("Passes over a rollout batch (mu).")
@@ -241,6 +254,12 @@ class RunSettings(SelectionSettings):
                 f" micro_batch_size={micro} must be at most {minibatch // processes}"
             )
         yield from self._selection_problems()
+        if self.sampler_engine:
+            keys = "sampler_dtype", "sampler_noise", "sampler_refresh", "keep_sampling_mask", "data_parallel"
+            if set_too := [key for key in keys if getattr(self, key) not in (None, 1)]:
+                yield f"sampler_engine={self.sampler_engine} has weights and numbers of its own: leave {set_too[0]} empty"
+            if self.machine.engine is None:
+                yield f"sampler_engine={self.sampler_engine} needs machine.engine, with its url, folder and seconds"
         if self.lora and self.compile:
             yield "compile=true compiles the model without the adapters of lora: leave one empty"
         if (runs_code := getattr(self.task, "verifier", None) == "code") != (self.reward.sandbox is not None):
@@ -331,7 +350,7 @@ class RunSettings(SelectionSettings):
     @property
     def other_sampler(self) -> bool:
         """Return True if batches are not from the policy that learns from them: older, rounded, disturbed or cut."""
-        is_old = self.staleness > 0 or (self.sampler_refresh or 1) > 1
+        is_old = self.staleness > 0 or (self.sampler_refresh or 1) > 1 or self.sampler_engine is not None
         is_cut = bool(self.truncates_sampling and not self.keep_sampling_mask)
         return is_old or is_cut or self.sampler_dtype not in (None, self.dtype) or self.sampler_noise is not None
 
