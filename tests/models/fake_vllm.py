@@ -1,4 +1,4 @@
-"""A server that speaks vLLM's addresses, with transformers as its engine: it reads a folder, and samples by its own draws."""
+"""A server that speaks vLLM's addresses, with transformers as its engine: it reads a folder and draws for itself."""
 
 from __future__ import annotations
 

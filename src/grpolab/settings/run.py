@@ -255,9 +255,9 @@ class RunSettings(SelectionSettings):
             )
         yield from self._selection_problems()
         if self.sampler_engine:
-            keys = "sampler_dtype", "sampler_noise", "sampler_refresh", "keep_sampling_mask", "data_parallel"
-            if set_too := [key for key in keys if getattr(self, key) not in (None, 1)]:
-                yield f"sampler_engine={self.sampler_engine} has weights and numbers of its own: leave {set_too[0]} empty"
+            keys = {"sampler_dtype", "sampler_noise", "sampler_refresh", "keep_sampling_mask", "data_parallel"}
+            for key in sorted(key for key in keys if getattr(self, key) is not None):
+                yield f"sampler_engine={self.sampler_engine} has weights and numbers of its own: leave {key} empty"
             if self.machine.engine is None:
                 yield f"sampler_engine={self.sampler_engine} needs machine.engine, with its url, folder and seconds"
         if self.lora and self.compile:
