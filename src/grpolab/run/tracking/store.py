@@ -17,6 +17,7 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import InvalidRequestError, SQLAlchemyError
 
 from grpolab.errors import RequestError
+from grpolab.known_runs import State, state_of_files
 from grpolab.paths import Results
 from grpolab.run.database import connected, reason_of
 from grpolab.run.tracking import is_server, sqlite_file, sqlite_uri
@@ -38,6 +39,10 @@ class Store:
         elif not (self.file or is_server(uri)):
             _check_database(uri)
         self.client = MlflowClient(uri)
+
+    def state(self) -> State | None:
+        """Return the state of the SQLite file and its log, which every write changes; None for any other store."""
+        return state_of_files(self.file, f"{self.file}-wal") if self.file else None
 
     def open_experiment(self, name: str, tags: dict[str, str]) -> str:
         """Return the id of a study's experiment with these tags; create it, or restore it from MLflow's bin."""
