@@ -1,9 +1,8 @@
 """What commands cost beside many finished runs: the first time, again with nothing new, and with ten runs more.
 
 Ten tiny runs of one seed are trained. Their folders stand for the other seeds: each has its own settings, signature,
-provenance, journal (the evaluations differ) and outcome; what no command tells apart is a hard link.
-`benchmarks/README.md`
-has the numbers.
+provenance, journal (the evaluations differ), timing and outcome; the rest is hard links. `benchmarks/README.md` has the
+numbers.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from pathlib import Path
 
 import yaml
 
+from grpolab.known_runs import OF_A_RUN
 from grpolab.paths import PYTHON, Results, plain, read_json, write_atomic, write_json_atomic
 from grpolab.run.folder import line
+from grpolab.run_files import JOURNAL, TIMING
 from grpolab.sweep.jobs import Request
 from grpolab.sweep.plan import Cell, Plan, plans
 
@@ -50,7 +51,7 @@ hypotheses:
 figures: [F1, F2]
 """
 CELLS = 10  # of a seed
-JOURNAL, OUTCOME, PROVENANCE, SETTINGS = "journal.jsonl", "outcome.json", "provenance.json", "settings.yaml"
+OUTCOME, PROVENANCE, SETTINGS = "outcome.json", "provenance.json", "settings.yaml"
 Cost = tuple[float, float]  # wall and CPU seconds of a command, its processes included
 
 
@@ -78,7 +79,9 @@ def _copy_warm_start(source: Path, target: Path) -> None:
 
 
 def _copy_run(source: Path, target: Path, cell: Cell) -> None:
-    _link(source, target, but=(SETTINGS, PROVENANCE, JOURNAL, OUTCOME))
+    _link(
+        source, target, but=(SETTINGS, *OF_A_RUN)
+    )  # a link changes the times of its file, in all folders that have it
     noise, lines = random.Random(target.name), list[bytes]()
     of_seed = noise.gauss(0, 0.02)
     for text in (source / JOURNAL).read_bytes().splitlines(keepends=True):
@@ -92,7 +95,8 @@ def _copy_run(source: Path, target: Path, cell: Cell) -> None:
     provenance, outcome = read_json(source / PROVENANCE) or {}, read_json(source / OUTCOME) or {}
     provenance["warm_start"]["signature"] = cell.warm_start
     settings = yaml.dump(plain(cell.settings.model_dump()), sort_keys=False, Dumper=yaml.CSafeDumper)
-    for name, content in {SETTINGS: settings.encode(), JOURNAL: journal}.items():
+    timing = (source / TIMING).read_bytes()
+    for name, content in {SETTINGS: settings.encode(), JOURNAL: journal, TIMING: timing}.items():
         write_atomic(target / name, content, durable=False)
     write_json_atomic(target / PROVENANCE, provenance, durable=False)
     outcome["journal_sha256"] = hashlib.sha256(journal).hexdigest()
