@@ -75,7 +75,7 @@ def test_a_file_that_has_just_changed_is_read_again(
     runs = len(states(results))
     states(results)
     assert len(read) == 2 * runs
-    assert not results.known_runs.exists()
+    assert not (results.root / "known_runs.json").exists()
 
 
 def forged(content: bytes) -> bytes:
@@ -92,11 +92,11 @@ def test_a_cache_that_is_damaged_is_as_none(
 ) -> None:
     results = write_study(tmp_path)
     first = status(results, "clip_range", 0.0)
-    whole = results.known_runs.read_bytes()
+    whole = (results.root / "known_runs.json").read_bytes()
     assert spoil(whole) != whole
-    results.known_runs.write_bytes(spoil(whole))
+    (results.root / "known_runs.json").write_bytes(spoil(whole))
     assert status(results, "clip_range", 0.0) == first
-    results.known_runs.unlink()
+    (results.root / "known_runs.json").unlink()
     assert status(results, "clip_range", 0.0) == first
     monkeypatch.setattr(known_runs, "program_sha256", lambda: "another program")
     assert status(results, "clip_range", 0.0) == first

@@ -1,4 +1,4 @@
-"""What has been read of finished runs, kept so that no command reads it twice (`Results.known_runs`).
+"""What has been read of finished runs, kept so that no command reads it twice: results/known_runs.json.
 
 The run folders are the truth, and this is a cache: what is kept of a run counts while each of its files has the size
 and the times that it had when it was read. The file may be deleted at any time; if it is damaged, or another version of
@@ -75,7 +75,7 @@ class KnownRuns:
     """What is known of the runs with a result in a results folder."""
 
     def __init__(self, results: Results) -> None:
-        self._results, self._file = results, KeptFile(results.known_runs)
+        self._results, self._file = results, KeptFile(results.root / "known_runs.json")
         self._runs, self._has_new = self._file.read(), False
 
     def outcome(self, signature: str) -> Record | None:

@@ -88,7 +88,6 @@ class Results:
         self.warm_starts = root / "warm_starts"  # the same of warm starts
         self.studies = root / "studies"  # one folder per study
         self.screens = root / "screens"  # answers of `report --brief`, kept until a file behind one changes
-        self.known_runs = root / "known_runs.json"  # what was read of finished runs, a cache
         self.reference = root / "reference"  # the committed outcome: compact tables of studies, kept in git
         self.store = root / "mlflow.db"  # MLflow's SQLite file
         self.artifacts = root / "mlartifacts"
