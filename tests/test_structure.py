@@ -20,7 +20,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LEAVES = {
     *("bounded", "content", "credentials", "equalities", "errors", "framework_metrics", "framework_names", "identity"),
-    *("hub", "meanings"),
+    *("hub", "known_runs", "meanings"),
     *("paths", "quantities", "records", "registry", "run_files", "seeds", "settings", "study_names", "terminal"),
     "vocabulary",
 }

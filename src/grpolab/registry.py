@@ -141,6 +141,7 @@ ENVIRONMENT_READ = "grpolab.content:environment_read"
 LOAD_OBJECT = "grpolab.tasks.imports:load_object"
 MAJORITY = "grpolab.data.answers:majority"
 IN_SANDBOX = "grpolab.data.verifiers:in_sandbox"  # the score of a task of code
+KNOWN_RUNS = "grpolab.known_runs:KnownRuns"  # of commands, not of their workers
 
 # Tasks, by the name of their settings; a user's own is named by its import path.
 _GENERATED = "addition", "sorting", "filler_sorting", "written_addition", "char_count"

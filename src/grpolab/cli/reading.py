@@ -175,7 +175,7 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
     from grpolab.run import tracking
 
     tracking.set_environment()
-    from grpolab.run.tracking.store import read_runs
+    from grpolab.studies.stored_runs import read_runs
 
     runs, refused = list[FoundRun](), list[str]()
     for folder in folders:
@@ -374,7 +374,7 @@ def _evidence(arguments: argparse.Namespace) -> Evidence:
 
     uri = tracking_uri(results, arguments.uri)
     tracking.set_environment()
-    from grpolab.run.tracking.store import read_runs
+    from grpolab.studies.stored_runs import read_runs
 
     # An MLflow run: by its folder if it is ours and here, else by the metrics in the store.
     run, rows = next(read_runs(uri, name))

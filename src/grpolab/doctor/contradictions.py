@@ -42,7 +42,7 @@ class Contradiction(NamedTuple):
 
 def find_contradictions(run: Evidence) -> Iterator[Contradiction]:
     """Yield the contradictions in a log, the most telling first. Names that are read by likeness promise nothing."""
-    if run.framework not in LOG_NAMES and run.framework != "grpolab":
+    if not _has_our_names(run):
         return
     yield from _lengths(run)
     for low, high in ORDERS:
@@ -53,6 +53,10 @@ def find_contradictions(run: Evidence) -> Iterator[Contradiction]:
     spread, share = _columns(run, "reward/std", "zero_variance/share")
     says = "reward/std is 0, so all rewards are equal, and zero_variance/share is not 1"
     yield from _broken("", says, share < MOST, (spread.where(spread == 0), share))
+
+
+def _has_our_names(run: Evidence) -> bool:
+    return run.framework in LOG_NAMES or run.framework == "grpolab"
 
 
 def _lengths(run: Evidence) -> Iterator[Contradiction]:
@@ -92,9 +96,11 @@ def _broken(
     side: str, says: str, rows: pd.Series, values: tuple[pd.Series, ...], is_certain: bool = True
 ) -> Iterator[Contradiction]:
     """Yield the contradiction if at least half of the rows with these values have it, with the values of the first."""
-    table = pd.concat([rows, *values], axis=1, ignore_index=True).dropna()
-    rows = table[0].astype(bool)
-    if rows.any() and rows.mean() >= BROKEN:
+    known = ~np.isnan([value.to_numpy() for value in values]).any(axis=0)
+    broken = rows.to_numpy()[known]
+    if broken.any() and broken.mean() >= BROKEN:  # few runs come here
+        table = pd.concat([rows, *values], axis=1, ignore_index=True)[known]
+        rows = table[0].astype(bool)
         step, (_, *first) = rows.idxmax(), table[rows].iloc[0]
         numbers = ", ".join(number(float(value)) for value in first)
         says = f"{says}: in {int(rows.sum())} of {count(len(rows), 'row')}, first at step {step} ({numbers})"
@@ -103,7 +109,7 @@ def _broken(
 
 def lengths_deny_truncation(run: Evidence) -> bool:
     """Return True if completions that count as cut off are too short for that."""
-    return any(one.side in ("too short", "left out") for one in find_contradictions(run))
+    return _has_our_names(run) and any(one.side in ("too short", "left out") for one in _lengths(run))
 
 
 @rule

@@ -18,7 +18,7 @@ import pandas as pd
 from grpolab.doctor import section
 from grpolab.doctor.causes import Finding
 from grpolab.doctor.evidence import EVALUATED, REWARD, SPANS, TABLES, Evidence, least_fall, pieces, to_evidence
-from grpolab.doctor.page import examine
+from grpolab.doctor.page import find_causes
 from grpolab.doctor.run_folder import read_run
 from grpolab.errors import RequestError, printable
 from grpolab.framework_names import LOG_NAMES
@@ -245,7 +245,7 @@ def write_report(
     table = f"## The runs that were found\n\n{sentences}\n\n{markdown_table(pd.DataFrame(rows))}"
     # Judged as in the study: by the training reward, and by a threshold of collapse for all of its runs.
     seen = {run.signature: replace(run.evidence, thresholds=study.thresholds, metric=study.metric) for run in placed}
-    causes = {signature: examine(run).findings for signature, run in seen.items()}
+    causes = {signature: find_causes(run) for signature, run in seen.items()}
     diagnosis = section.write([*section.examined(study, causes)])
     lacks = list(find_gaps(placed))
     return write_found(study, output, table, lacks, diagnosis, application(study, causes))

@@ -71,20 +71,21 @@ def diagnose_log(framework: str | None, path: Path) -> Diagnosis:
     return examine(to_evidence(read_log(framework, path)))
 
 
-def examine(run: Evidence) -> Diagnosis:
+def find_causes(run: Evidence, causes: Iterable[Cause] = CAUSES.values()) -> tuple[Finding, ...]:
     """Return the causes in a run's evidence, surest first; of equally sure ones, first the one that explains others."""
+    found = [(cause, finding) for cause in causes if (finding := cause.find(run))]
+    findings = [add_cost(run, finding, cause.sentences.get("cost", "")) for cause, finding in found]
+    return tuple(sorted(findings, key=lambda finding: CONFIDENCES.index(finding.confidence)))
 
-    def find(causes: Iterable[Cause]) -> tuple[Finding, ...]:
-        found = [(cause, finding) for cause in causes if (finding := cause.find(run))]
-        findings = [add_cost(run, finding, cause.sentences.get("cost", "")) for cause, finding in found]
-        return tuple(sorted(findings, key=lambda finding: CONFIDENCES.index(finding.confidence)))
 
-    findings, fall = find(CAUSES.values()), describe_fall(run)
+def examine(run: Evidence) -> Diagnosis:
+    """Return all that the doctor says of a run: causes, what is normal, its fall, its numbers beside others'."""
+    findings, fall = find_causes(run), describe_fall(run)
     return Diagnosis(
         run=run.run,
         state=run.state,
         findings=findings,
-        notes=find(NORMAL.causes),
+        notes=find_causes(run, NORMAL.causes),
         readings=run.readings,
         unknown=(*_find_gaps(run), *run.unknown),
         lost=run.lost,

@@ -11,7 +11,7 @@ import pandas as pd
 
 from grpolab.doctor.causes import Finding
 from grpolab.doctor.evidence import TABLES, Evidence
-from grpolab.doctor.page import examine
+from grpolab.doctor.page import find_causes
 from grpolab.doctor.run_folder import PLANTED
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report.journals import column, largest
@@ -69,7 +69,7 @@ def causes_of(part: StudyRuns) -> dict[str, tuple[Finding, ...]]:
             thresholds=part.thresholds,
             metric=part.metric,
         )
-        causes[signature] = examine(run).findings
+        causes[signature] = find_causes(run)
     return causes
 
 

@@ -1,7 +1,8 @@
 """The screen of a study (the first page of its report) for a terminal: computed once, then kept in a file.
 
 It is computed again if the content of a plan, a run folder, the committed outcome (results/reference/), the registry at
-the commits of its runs, or this program has changed. Times of files do not matter.
+the commits of its runs, or this program has changed. Times of files do not matter, except that a run whose files keep
+them is not read again (`known_runs.py`).
 
 The committed outcome has its screens too, so that a fresh clone answers at once. They are used while no cell of the
 study has a run folder here; `tests/report/test_screen.py` checks that they are what this program computes.
@@ -17,15 +18,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpolab.paths import Results, open_file, read_json, write_json_atomic
+from grpolab.known_runs import KnownRuns, content_sha256, program_sha256
+from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.report.plans import find_elsewhere, plans_of
 from grpolab.report.registered import registry_at
 
 if TYPE_CHECKING:
     from grpolab.report.load import StudyRuns
 
-# The files of a run that a report reads.
-OF_A_RUN = ("outcome.json", "provenance.json", "journal.jsonl", "timing.jsonl")
 COMPUTED_BY = ("numpy", "pandas", "pyarrow", "scipy")
 
 
@@ -108,23 +108,20 @@ def state_of(results: Results, name: str) -> str:
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     files = [
         *sorted([*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]),  # others' share runs
-        *(results.run(signature) / file for signature in signatures for file in OF_A_RUN),
         *sorted(results.reference.glob("*.parquet")),
-        *sorted(Path(__file__).parents[1].rglob("*.py")),
     ]
-    return _hash_of(files, repr([str(results.root), sys.version, *map(version, COMPUTED_BY)]))
+    known = KnownRuns(results)
+    runs = [known.sha256(signature) for signature in signatures]
+    known.save()
+    program = [program_sha256(), sys.version, *map(version, COMPUTED_BY)]
+    return _hash_of(files, repr([str(results.root), program, runs]))
 
 
 def _hash_of(files: Iterable[Path], words: str = "") -> str:
     """Return a hash of some words and of the names and contents of files; an unreadable file has no content."""
     whole = hashlib.sha256(words.encode())
     for path in files:
-        try:
-            with open(path, "rb", opener=open_file) as file:  # `open` alone would block on a pipe
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            content = type(error).__name__
-        whole.update(f"{path.name} {content}\n".encode())
+        whole.update(f"{path.name} {content_sha256(path)}\n".encode())
     return whole.hexdigest()
 
 

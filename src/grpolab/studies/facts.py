@@ -113,6 +113,12 @@ class JournalReader:
         return ", ".join(parts)
 
 
+def read_facts(folder: Path) -> tuple[Facts, float | None]:
+    """Return the facts of a run's whole journal, and its `constant_reward`."""
+    journal = JournalReader(folder).read()
+    return journal.facts(), journal.constant_reward
+
+
 def format_facts(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return facts as texts by column, '' if one is not known."""
     return {

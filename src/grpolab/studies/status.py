@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from grpolab.known_runs import KnownRuns
 from grpolab.paths import Results
 from grpolab.records import read_plan
 from grpolab.run_files import Record
@@ -29,13 +30,15 @@ def planned_cells(results: Results, study: str) -> dict[str, list[Record]]:
 def status(results: Results, study: str | None, now: float) -> Record:
     """Return what `grpolab status --json` prints. Raises RequestError if the study has no plan."""
     names, committed, summaries = [study] if study else results.planned(), committed_outcomes(results), {}
+    known = KnownRuns(results)
     planned = {name: cells for part in names for name, cells in planned_cells(results, part).items()}
     for name, cells in planned.items():
-        states = [cell_state(cell["signature"], results, committed) for cell in cells]
+        states = [cell_state(cell["signature"], results, committed, known.outcome) for cell in cells]
         rows = [_status_row(cell, state, results, now) for cell, state in zip(cells, states, strict=True)]
         counts = dict(Counter(state.state for state in states))
         kept = sum(state.committed for state in states)
         summaries[name] = {"planned": len(cells), "states": counts, "committed": kept, "cells": rows}
+    known.save()
     return summaries
 
 

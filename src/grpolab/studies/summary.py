@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from grpolab.paths import Results, project_root
 from grpolab.run_files import Record
-from grpolab.studies.facts import TITLES, Facts, JournalReader, average_runs, format_row
+from grpolab.studies.facts import TITLES, Facts, average_runs, format_row, read_facts
 from grpolab.studies.progress import print_table, send
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request
 from grpolab.sweep.ledger import CellState, first_line
@@ -54,24 +54,26 @@ def say_results(request: Request) -> None:
     """Print a table for each study: the means of each variant over its runs."""
     states = {name: state for name, state in request.states().items() if not state.committed and state.state != DAMAGED}
     outcomes = {name: state.outcome for name, state in states.items() if state.outcome}
-    journals = {name: JournalReader(request.results.run(name)).read() for name in outcomes}
+    read = {name: request.known.derived(name, "facts", read_facts) for name in outcomes}
+    request.known.save()
     for plan in request.plans:
         runs = defaultdict[str, list[tuple[Record, Facts]]](list)
         for cell in plan.cells:
             if cell.signature in outcomes:
-                runs[cell.variant].append((outcomes[cell.signature], journals[cell.signature].facts()))
+                runs[cell.variant].append((outcomes[cell.signature], read[cell.signature][0]))
         rows = {variant: average_runs(pairs) for variant, pairs in runs.items()}
         if rows and not send("results", study=plan.study.name, variants=rows):
             say(f"{plan.study.name}: means over runs")
             print_table(TITLES, [format_row(variant, row) for variant, row in rows.items()])
-    say_constant_rewards(journals, request.labels, request.results)
+    rewards = {name: reward for name, (_, reward) in read.items()}
+    say_constant_rewards(rewards, request.labels, request.results)
 
 
-def say_constant_rewards(journals: Mapping[str, JournalReader], labels: Mapping[str, str], results: Results) -> None:
+def say_constant_rewards(rewards: Mapping[str, float | None], labels: Mapping[str, str], results: Results) -> None:
     """Say in how many runs every completion had the same reward, which leaves nothing to learn from."""
-    unmoved = {name: reward for name, journal in journals.items() if (reward := journal.constant_reward) is not None}
+    unmoved = {name: reward for name, reward in rewards.items() if reward is not None}
     for name, reward in [*unmoved.items()][:1]:
-        place = f" in {len(unmoved)} of {len(journals)} runs, first {labels[name]}" if len(journals) > 1 else ""
+        place = f" in {len(unmoved)} of {len(rewards)} runs, first {labels[name]}" if len(rewards) > 1 else ""
         advice = f"`grpolab diagnose {name}{results_option(results)}` says why"
         say(f"the reward never moved{place}: it is {reward:g} for every completion of the run; {advice}")
 

@@ -10,7 +10,7 @@ from types import FrameType
 from grpolab.paths import Results
 from grpolab.studies import drawing
 from grpolab.studies.command_line import plan_of_run, refuse_taken_name
-from grpolab.studies.facts import JournalReader, average_runs, result_lines
+from grpolab.studies.facts import average_runs, read_facts, result_lines
 from grpolab.studies.progress import Estimate, send, show_progress
 from grpolab.studies.session import interruptible, mirrored
 from grpolab.studies.summary import say_constant_rewards, say_end, ui_command
@@ -45,11 +45,11 @@ def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
             say("0 cells to train: the run has its outcome")
     state = request.states()[cell.signature]
     if state.outcome and state.state != DAMAGED:
-        journal = JournalReader(folder).read()
-        row = average_runs([(state.outcome, journal.facts())])
+        facts, reward = read_facts(folder)
+        row = average_runs([(state.outcome, facts)])
         if not send("results", study=name, variants={cell.variant: row}):
-            say("\n".join(result_lines(state.outcome, journal.facts())))
-        say_constant_rewards({folder.name: journal}, request.labels, results)
+            say("\n".join(result_lines(state.outcome, facts)))
+        say_constant_rewards({folder.name: reward}, request.labels, results)
     say(f"run folder: {folder}")
     places = [ui_command(name, results)] if uri else []
     return say_end({folder.name: state}, request.labels, results, places)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_atomic
+from grpolab.registry import KNOWN_RUNS, resolve
 from grpolab.run import preflight, tracking
 from grpolab.run.lease import is_taken
 from grpolab.run_files import read_outcome, read_warm_start
@@ -102,6 +103,7 @@ class Request:
             problems.append(f"data_parallel={parallel} is for a single run: a sweep gives each core or GPU a worker")
         self.tracking_uri = self._check(problems)
         self.committed = committed_outcomes(self.results) if count_committed else {}
+        self.known = resolve(KNOWN_RUNS)(self.results)
         self._ended: dict[str, CellState] = {}  # results do not change, so they are read once
 
     def _check(self, problems: list[str]) -> str | None:
@@ -146,10 +148,9 @@ class Request:
         """Return the state of each cell, by signature."""
         # One listing of the folder: testing each of 100,000 run folders on a network file system takes minutes.
         begun = set(os.listdir(self.results.runs)) if self.results.runs.is_dir() else set()
-        states = {
-            name: self._ended.get(name) or cell_state(name, self.results, self.committed, has_folder=name in begun)
-            for name in self.cells
-        }
+        of = self.results, self.committed, self.known.outcome
+        states = {name: self._ended.get(name) or cell_state(name, *of, has_folder=name in begun) for name in self.cells}
+        self.known.save()
         self._ended = {name: state for name, state in states.items() if state.state in RESULTS and not state.committed}
         return states
 

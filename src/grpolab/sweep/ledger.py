@@ -8,14 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpolab.errors import Damaged
 from grpolab.paths import Results, read_json
-from grpolab.records import outcome_or_damage
 from grpolab.run.lease import is_taken
 from grpolab.run_files import Record, parse_object
 from grpolab.vocabulary import MISSING, RESULTS
@@ -39,10 +38,16 @@ class CellState:
     committed: bool = False  # True: the outcome is from the reference results in git, and there is no run folder
 
 
-def cell_state(signature: str, results: Results, committed: Mapping[str, Record], has_folder: bool = True) -> CellState:
-    """Return the state of a cell: from its run folder, else from its outcome in `committed`."""
+def cell_state(
+    signature: str,
+    results: Results,
+    committed: Mapping[str, Record],
+    read: Callable[[str], Record | None],
+    has_folder: bool = True,
+) -> CellState:
+    """Return the state of a cell: from its run folder, which `read` reads, else from its outcome in `committed`."""
     folder = results.run(signature)
-    if has_folder and (outcome := outcome_or_damage(folder)):
+    if has_folder and (outcome := read(signature)):
         return CellState(outcome["outcome"], outcome)
     if has_folder and is_taken(folder):
         return CellState(RUNNING, heartbeat=read_json(folder / "running.json"))

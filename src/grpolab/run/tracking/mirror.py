@@ -18,6 +18,7 @@ from mlflow.entities import LoggedModelStatus, Metric, Param, Run, RunTag
 from grpolab.errors import Damaged, RequestError
 from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.identity import SIGNATURE_LENGTH, dotted
+from grpolab.known_runs import Copied, KeptFile, mark_of
 from grpolab.meanings import METRICS, TAGS
 from grpolab.paths import Results, write_json_atomic
 from grpolab.records import check_policy, read_plan, read_provenance, read_result, read_settings
@@ -44,6 +45,7 @@ MAX_PARAMS, MAX_POINTS, MAX_TEXT = 100, 1000, 6000  # MLflow's limits: for one b
 MAX_PROBLEM = 300  # characters
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as description
 SUMMARY = "summary"
+MOST_ASKED = 50  # runs for which the store is asked one by one; it is asked for all at once if more have changed
 ARTIFACTS = ("settings.yaml", "provenance.json", JOURNAL, TIMING, "evaluation_items.json", "outcome.json", "samples")
 MIRRORED = {metric.name for metric in METRICS.values() if metric.mirrored}
 FRAMEWORKS = tuple(f"{framework}/" for framework in FRAMEWORK_METRICS)
@@ -188,9 +190,14 @@ class StudyMirror:
         """Make one pass, the `last` one with the summary runs; return a sentence if something could not be copied."""
         try:
             with exclusive(lock_path(self._results, self._uri)):
-                store = self._open()
-                plans = read_plans(self._results, self._studies)
-                problems = [problem for plan in plans for problem in _mirror_study(self._results, store, plan, last)]
+                store, problems = self._open(), list[str]()
+                state, copied = store.state(), list[Copied]()
+                for plan in read_plans(self._results, self._studies):
+                    file = self._results.mlflow_runs(plan["study"]).with_name("copied.json")
+                    copied.append(Copied(KeptFile(file, store.uri), state))
+                    problems += _mirror_study(self._results, store, plan, last, copied[-1])
+                for of_study in copied:
+                    of_study.keep(store.state())
         except RequestError as error:
             return str(error)[:MAX_PROBLEM]
         except UNUSABLE as error:
@@ -213,28 +220,44 @@ class StudyMirror:
         return Store(self._uri, self._results)
 
 
-def _mirror_study(results: Results, store: Store, plan: Record, last: bool) -> list[str]:
+def _mirror_study(results: Results, store: Store, plan: Record, last: bool, copied: Copied) -> list[str]:
     """Bring a study's runs up to date; return a sentence for each folder that cannot be copied."""
     client, study, problems = store.client, plan["study"], list[str]()
     experiment_id = store.open_experiment(study, {NOTE: plan["question"]} | chart_tags(plan))
     assessment = read_assessment(results, study)
     current = {(cell["variant"], str(cell["seed"])): cell["signature"] for cell in plan["cells"]}
     variants, ids = {variant for variant, _ in current}, dict[str, str]()
-    runs, renamed = dict[tuple[str, str], Run](), dict[str, Run]()
-    for run in client.search_runs([experiment_id], max_results=MOST_RUNS):
-        variant, seed, signature = (run.data.tags.get(name, "") for name in ("variant", "seed", "signature"))
-        runs[variant, signature] = run
+    runs, renamed, found = dict[tuple[str, str], str](), dict[str, str](), dict[str, Run]()
+    of = study, plan.get("compare"), getpass.getuser()
+    assessed = (assessment.get(cell["signature"]) for cell in plan["cells"])
+    marks = [mark_of(results.run(c["signature"]), c, a, *of) for c, a in zip(plan["cells"], assessed, strict=True)]
+    if not copied.state or len({*copied.complete.values()}.difference(marks)) > MOST_ASKED:
+        found = {run.info.run_id: run for run in client.search_runs([experiment_id], max_results=MOST_RUNS)}
+        names = ("variant", "seed", "signature")
+        copied.who = {run_id: [run.data.tags.get(name, "") for name in names] for run_id, run in found.items()}
+    for run_id, (variant, seed, signature) in copied.who.items():
+        runs[variant, signature] = run_id
         if variant not in variants:  # the arm was renamed since
-            renamed[signature] = run
+            renamed[signature] = run_id
         elif current.get((variant, seed), signature) != signature:  # outdated: a mean over seeds must not count it
-            client.set_tag(run.info.run_id, "variant", f"{variant} (earlier settings)")
-    for cell in plan["cells"]:
-        if not is_begun(results.run(cell["signature"])):
+            copied.who[run_id][0] = f"{variant} (earlier settings)"
+            client.set_tag(run_id, "variant", copied.who[run_id][0])
+            copied.complete.pop(run_id, None)
+    for cell, mark in zip(plan["cells"], marks, strict=True):
+        variant, signature = cell["variant"], cell["signature"]
+        mirrored = runs.get((variant, signature)) or renamed.get(signature)
+        if mirrored and copied.complete.get(mirrored) == mark:
+            ids[signature] = mirrored
             continue
-        mirrored = runs.get((cell["variant"], cell["signature"])) or renamed.get(cell["signature"])
+        if not is_begun(results.run(signature)):
+            continue
         try:
             cell_run = read_cell(results, plan, cell, assessment)
-            ids[cell["signature"]] = _mirror_run(client, experiment_id, cell_run, mirrored)
+            run = (found.get(mirrored) or client.get_run(mirrored)) if mirrored else None
+            run_id = ids[signature] = _mirror_run(client, experiment_id, cell_run, run)
+            copied.who[run_id] = [variant, str(cell["seed"]), signature]
+            if cell_run.status == "FINISHED":
+                copied.complete[run_id], copied.is_new = mark, True
         except (Damaged, ValueError, KeyError, OSError) as error:  # one damaged folder does not stop the others
             problems.append(f"run {cell['signature']} cannot be copied: {error}"[:MAX_PROBLEM])
     root = store.uri.rstrip("/") if is_server(store.uri) else f"http://{HOST}:{PORT}"

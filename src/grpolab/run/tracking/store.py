@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import gc
 import sqlite3
-from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
 import sqlalchemy
 from mlflow import MlflowClient
-from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import InvalidRequestError, SQLAlchemyError
 
-from grpolab.errors import RequestError
+from grpolab.known_runs import State, state_of_files
 from grpolab.paths import Results
 from grpolab.run.database import connected, reason_of
 from grpolab.run.tracking import is_server, sqlite_file, sqlite_uri
@@ -38,6 +35,10 @@ class Store:
         elif not (self.file or is_server(uri)):
             _check_database(uri)
         self.client = MlflowClient(uri)
+
+    def state(self) -> State | None:
+        """Return the state of the SQLite file and its log, which every write changes; None for any other store."""
+        return state_of_files(self.file, f"{self.file}-wal") if self.file else None
 
     def open_experiment(self, name: str, tags: dict[str, str]) -> str:
         """Return the id of a study's experiment with these tags; create it, or restore it from MLflow's bin."""
@@ -123,26 +124,3 @@ def find_problem(uri: str) -> str | None:
 def describe_failure(error: BaseException) -> str:
     """Return one sentence about a store that raised one of `UNUSABLE`."""
     return f"the tracking store cannot be used ({reason_of(error)}), the run folders have everything"
-
-
-def read_runs(uri: str, run_id: str | None = None) -> Iterator[tuple[Run, list[dict[str, float]]]]:
-    """Yield one or every run of any MLflow store, with its metrics as one row a step. Raises RequestError."""
-    file = sqlite_file(uri)
-    if file and not file.is_file():  # MLflow would create one
-        raise RequestError(f"the tracking store {file} is not there")
-    try:
-        client = MlflowClient(uri)
-        if run_id:
-            runs = [client.get_run(run_id)]
-        else:
-            ids = [experiment.experiment_id for experiment in client.search_experiments()]
-            runs = client.search_runs(ids, max_results=MOST_RUNS, order_by=["attributes.start_time"]) if ids else []
-        for run in runs:
-            rows: dict[int, dict[str, float]] = defaultdict(dict)
-            for name in run.data.metrics:
-                for metric in client.get_metric_history(run.info.run_id, name):
-                    rows[metric.step] |= {"step": metric.step, name: metric.value}
-            yield run, [rows[step] for step in sorted(rows)]
-    except UNUSABLE as error:
-        failure = f"run {run_id} cannot be read from {uri}" if run_id else f"{uri} is no store that MLflow opens"
-        raise RequestError(f"{failure}: {reason_of(error)}") from error
