@@ -29,7 +29,7 @@ ROOMS |= {"doctor", "lint", "look", "studies"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {
     "tasks": LEAVES - {"paths"},
-    "data": LEAVES - {"paths"} | {"tasks"},
+    "data": LEAVES | {"tasks"},
     "grpo": LEAVES - {"paths"} | {"tasks"},
     "models": LEAVES | {"grpo", "tasks"},
     "run": LEAVES | {"grpo", "tasks", "frameworks"},

@@ -23,6 +23,7 @@ from typing import Any
 
 from grpolab.credentials import is_secret_name
 from grpolab.errors import RequestError
+from grpolab.paths import PYTHON
 from grpolab.settings.task import RewardSettings
 from grpolab.tasks.base import Example, Task
 
@@ -67,7 +68,7 @@ class MathVerifier:
     def _start(self) -> subprocess.Popen[bytes]:
         code = "from grpolab.data.verifiers import serve; serve()"
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        child = subprocess.Popen([sys.executable, "-c", code], **pipes)
+        child = subprocess.Popen([*PYTHON, "-c", code], **pipes)
         if _line(child, START_SECONDS) != b"ready\n":
             child.kill()
             raise RequestError(f"task.verifier=math_verify: the package cannot be used: python -c 'import {PACKAGE}'")

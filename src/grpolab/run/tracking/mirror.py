@@ -196,7 +196,7 @@ class StudyMirror:
                     file = self._results.mlflow_runs(plan["study"]).with_name("copied.json")
                     copied.append(Copied(KeptFile(file, store.uri), state))
                     problems += _mirror_study(self._results, store, plan, last, copied[-1])
-                for of_study in copied:
+                for of_study in () if problems else copied:  # what was half copied is asked for again
                     of_study.keep(store.state())
         except RequestError as error:
             return str(error)[:MAX_PROBLEM]
