@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from tiny import pretrained, records, run_folder, tiny_settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -67,3 +68,26 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="policy_sha256"):
         write_model(results, folder, tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_a_run_from_before_a_key_is_written_and_one_with_an_unknown_key_refused(tmp_path: Path) -> None:
+    results, settings = Results.open(tmp_path / "results"), tiny_settings()
+    run(settings, results)
+    file = run_folder(settings, results) / "settings.yaml"
+    values = yaml.safe_load(file.read_text())
+    del values["lora"], values["reward"]["sandbox"]
+    file.write_text(yaml.safe_dump(values))
+    write_model(results, file.parent, tmp_path / "model")
+    file.write_text(yaml.safe_dump({**values, "of_tomorrow": 1}))
+    with pytest.raises(RequestError, match="was made by another version: of_tomorrow"):
+        write_model(results, file.parent, tmp_path / "other")
+
+
+@pytest.mark.optional
+def test_adapters_need_the_warm_start_that_they_had(tmp_path: Path) -> None:
+    results, settings = Results.open(tmp_path / "results"), tiny_settings(lora=LORA, warm_start={"max_steps": 4})
+    run(settings, results)
+    (folder,) = results.warm_starts.iterdir()
+    (folder / "outcome.json").unlink()
+    with pytest.raises(RequestError, match="is not there as it was"):
+        write_model(results, run_folder(settings, results), tmp_path / "model")

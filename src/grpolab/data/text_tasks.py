@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from grpolab.data.answers import canonical, final_answer
 from grpolab.data.verifiers import code_of, math_verifier
 from grpolab.errors import RequestError, shorten
+from grpolab.hub import hub_commit
+from grpolab.identity import COMMIT
 from grpolab.tasks.base import Example
 
 FORMATS = {"boxed": r"\\boxed\s*\{[^{}]*[^{}\s]", "hashes": r"####[ \t]*\S"}
@@ -163,6 +165,10 @@ class TextDataset(TextTask):
     def problems(self) -> list[str]:
         """Return a sentence for the first split that cannot be read, and one for the template."""
         template = self.template_problems()
+        if not Path(self.dataset).is_dir() and not COMMIT.fullmatch(self.revision or ""):
+            reason = hub_commit(self.dataset, self.revision, kind="dataset")[1]
+            said = f"task.dataset={self.dataset} is neither a folder nor a data set of the hub that is known: {reason}"
+            return [said, *template]
         try:
             if not self.examples("train", 0) and not template:
                 return [f"{self._named('train')} has no prompt of its own: all of them are evaluated"]

@@ -30,7 +30,7 @@ from grpolab.tasks.base import Example, Task
 PACKAGE = "math_verify"
 START_SECONDS, ANSWER_SECONDS = 120.0, 15.0  # of the child; math-verify's own limits are 3 s a step
 MOST_MEMORY = 4 * 2**30  # of the child, in bytes
-CODE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+CODE = re.compile(r"```[\w+.-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 
 
 @functools.cache  # one child for all that a process does
@@ -68,6 +68,7 @@ class MathVerifier:
     def _start(self) -> subprocess.Popen[bytes]:
         code = "from grpolab.data.verifiers import serve; serve()"
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        pipes["start_new_session"] = True  # Ctrl-C is not for it: a run goes on to the end of its step
         child = subprocess.Popen([*PYTHON, "-c", code], **pipes)
         if _line(child, START_SECONDS) != b"ready\n":
             child.kill()

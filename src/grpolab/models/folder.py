@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from pathlib import Path
 
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from transformers import GenerationConfig
 from transformers.utils import logging
@@ -16,7 +17,7 @@ from grpolab.identity import dotted
 from grpolab.models.lora import add_adapters, merged
 from grpolab.paths import Results
 from grpolab.records import check_policy, read_provenance, read_result, read_settings
-from grpolab.run_files import WEIGHTS, Record
+from grpolab.run_files import WEIGHTS, Record, read_warm_start
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import PretrainedModel
 from grpolab.tasks import make_task
@@ -34,18 +35,21 @@ def write_model(results: Results, run: Path, target: Path) -> None:
     if target.exists():
         raise RequestError(f"{target} is there already: name a folder that is new")
     check_policy(run, outcome)
-    off = dict.fromkeys(Resolved.model_fields)  # keys that are younger than the run
-    settings = Resolved.as_planned({**off, **read_settings(run), "device": "cpu", "compile": None})
-    part = target.with_name(f"{target.name}.part")  # of a call that was killed
-    shutil.rmtree(part, ignore_errors=True)
+    settings = _settings_of(run)
     policy = final_policy(settings, results, run)
     policy.model.generation_config = GenerationConfig(
         do_sample=True,
         temperature=settings.temperature,
+        top_k=settings.top_k or 0,  # transformers takes 50 where nothing is said
+        top_p=settings.top_p,
+        min_p=settings.min_p,
         max_new_tokens=settings.max_completion_length,
         eos_token_id=policy.end,
         pad_token_id=policy.pad,
     )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+    part.chmod(0o755)
     logging.disable_progress_bar()  # of shards; this command is done with the process
     policy.model.save_pretrained(part)
     policy.tokenizer.save_pretrained(part)
@@ -53,14 +57,40 @@ def write_model(results: Results, run: Path, target: Path) -> None:
     part.rename(target)
 
 
+def _settings_of(run: Path) -> Resolved:
+    """Return a run's settings, on a CPU; keys that are younger than the run are off. Raises RequestError."""
+    values = {**dict.fromkeys(Resolved.model_fields), **read_settings(run), "device": "cpu", "compile": None}
+    for attempt in range(2):
+        try:
+            return Resolved.as_planned(values)
+        except ValidationError as error:
+            for problem in error.errors():
+                group, key = str(problem["loc"][0]), str(problem["loc"][-1])
+                if attempt or problem["type"] != "missing" or not isinstance(values.get(group), dict):
+                    where = ".".join(map(str, problem["loc"]))
+                    raise RequestError(
+                        f"run {run.name} was made by another version: {where}: {problem['msg']}"
+                    ) from error
+                values[group] = {**values[group], key: None}
+    raise AssertionError
+
+
 def final_policy(settings: Resolved, results: Results, run: Path) -> Policy:
     """Return the policy that a run ended with, its adapters added to the weights that they belong to."""
     task, weights = make_task(settings.task), load_file(run / WEIGHTS)
     policy = make_policy(settings, task)
     if settings.lora:
-        start = read_provenance(run).get("warm_start") or {}
+        provenance = read_provenance(run)
+        start = provenance.get("warm_start") or {}
         if start.get("steps"):
-            policy.load_weights(load_file(results.warm_start(start["signature"]) / WEIGHTS))
+            folder = results.warm_start(start["signature"])
+            if (read_warm_start(folder) or {}).get("sha256") != start["sha256"]:
+                raise RequestError(f"run {run.name} has adapters, and their warm start {folder} is not there as it was")
+            policy.load_weights(load_file(folder / WEIGHTS))
+        if settings.content() != (provenance.get("content") or {}):
+            raise RequestError(
+                f"run {run.name} has adapters, and what its settings name (model, data) has changed since"
+            )
         adapted = add_adapters(policy, settings.lora, settings.seed)
         adapted.load_weights(weights)
         policy, weights = make_policy(settings, task), merged(adapted)

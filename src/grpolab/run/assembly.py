@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -62,7 +62,9 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
     size, samples, length = settings.evaluation.batch_size, settings.evaluation.samples, settings.max_completion_length
     how = size, samples, length, settings.seed, processes
     others = [
-        Evaluator(policy, other, other.score, other.examples("evaluation", settings.evaluation.items), *how)
+        Evaluator(
+            replace(policy, stop=()), other, other.score, other.examples("evaluation", settings.evaluation.items), *how
+        )
         for other in map(make_task, (settings.other_tasks or {}).values())
     ]
     evaluator = Evaluator(policy, task, score, held_out, *how, others)

@@ -66,9 +66,7 @@ class Resolved(RunSettings):
 
     def warm_start_identity(self) -> dict[str, Any]:
         """Return what its warm start's signature is made of."""
-        values = self.model_dump(
-            include=OF_WARM_START, exclude={"task": {"evaluation_file", "evaluation_split"}}, exclude_none=True
-        )
+        values = self.model_dump(include=OF_WARM_START, exclude={"task": {"evaluation_file"}}, exclude_none=True)
         return identified(values, self.content())
 
     @classmethod
