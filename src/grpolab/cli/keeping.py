@@ -121,7 +121,7 @@ def runs_import(arguments: argparse.Namespace) -> int:
 )
 def runs_export(arguments: argparse.Namespace) -> None:
     """Write a run's final policy as a Hugging Face folder: weights, tokenizer, config, model card."""
-    from grpolab.models.folder import write_model
+    from grpolab.models.hugging_face import write_model
     from grpolab.report.inspect import find_run
 
     results = results_of(arguments)

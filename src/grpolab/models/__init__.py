@@ -1,1 +1,1 @@
-"""What a language model needs that a tiny one does not: adapters, and a folder that others can read."""
+"""What a language model needs that a tiny one does not: adapters, an engine that samples, a folder that others read."""

@@ -12,7 +12,7 @@ from tiny import pretrained, records, run_folder, tiny_settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpolab.errors import Damaged, RequestError
-from grpolab.models.folder import write_model
+from grpolab.models.hugging_face import write_model
 from grpolab.paths import Results
 from grpolab.run.train import run
 
