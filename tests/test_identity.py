@@ -54,6 +54,7 @@ OTHER: dict[str, Any] = {
     **{"advantage_weights": {"positive": 0.1, "negative": 1.0}, "advantage_filter": 3.0, "advantage_history": "smooth"},
     **{"scale_rewards": "none", "whiten_advantages": "bessel", "lr_scheduler_type": "linear", "min_lr_ratio": 0.1},
     **{"micro_batch_size": 8, "num_minibatches": 2, "warm_start.micro_batch_size": 8, "data_parallel": 2},
+    **{"shard_weights": True, "machine.processes": 1},
     "lora": {"rank": 4, "alpha": 8, "targets": None},
     **{"device": "cuda", "dtype": "bfloat16", "head_dtype": "float32"},
     **dict.fromkeys(("compile", "sort_by_length", "gradient_checkpointing"), True),
@@ -80,6 +81,8 @@ def needed_for(key: str) -> dict[str, Any]:
     if key == "reward.sandbox":
         runs = {"command": "true", "seconds": 1.0}
         return {"task": JSONL | {"verifier": "code"}, "reward": {**VALUES["reward"], "sandbox": runs}}
+    if key == "shard_weights":
+        return {"data_parallel": 2}
     if key == "min_lr_ratio":
         return {"lr_scheduler_type": "linear"}
     return {"entropy_coef": 0.02} if key == "adaptive_entropy" else {}

@@ -134,6 +134,7 @@ LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
 ADAPTERS, ADAPTER_PROBLEMS = (f"grpolab.models.lora:{name}" for name in ("add_adapters", "find_problems"))
 ENGINES = {"vllm": "grpolab.models.vllm:Vllm"}
 DATA_PARALLEL = "grpolab.run.parallel:start_processes"
+SHARD = "grpolab.models.sharding:shard"
 FOLLOW = "grpolab.run.train:follow"  # the work of its processes that are not the first
 # The content of files and code that settings name, and a user's own task or reward.
 CONTENT_OF = "grpolab.content:content_of"
@@ -145,7 +146,7 @@ KNOWN_RUNS = "grpolab.known_runs:KnownRuns"  # of commands, not of their workers
 
 # Tasks, by the name of their settings; a user's own is named by its import path.
 _GENERATED = "addition", "sorting", "filler_sorting", "written_addition", "char_count"
-TASKS = {"reasoning_gym": "grpolab.tasks.reasoning_gym:ReasoningGym"}
+TASKS = {"reasoning_gym": "grpolab.data.reasoning_gym:ReasoningGym"}
 TASKS |= _places("grpolab.data.text_tasks", jsonl="Jsonl", dataset="TextDataset")
 TASKS |= {name: f"grpolab.tasks.generated:{_class_name(name)}" for name in _GENERATED}
 

@@ -163,9 +163,10 @@ def other_processes() -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["shard_weights=true", "prompts_per_step=4"]], ids=["whole weights", "in shards"])
+def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(more: list[str], tmp_path: Path) -> None:
     whole, broken, alone = (Results.open(tmp_path / name) for name in ("whole", "broken", "alone"))
-    settings = resolve_run(compose([*KEYS, "data_parallel=2"]))
+    settings = resolve_run(compose([*KEYS, *more, "data_parallel=2"]))
     assert run(settings, whole)["outcome"] == "completed"
     failed = run(settings, broken, on_step=lambda step: other_processes()[0].kill() if step == 3 else None)
     assert (failed["outcome"], failed["rollout_steps"]) == ("failed", 3)
@@ -179,7 +180,7 @@ def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path) -
         files = (run_folder(settings, where) / name for where in (whole, broken))
         assert len({file.read_bytes() for file in files}) == 1, name
 
-    run(single := resolve_run(compose(KEYS)), alone)
+    run(single := resolve_run(compose([*KEYS, *more[1:]])), alone)
     two, one = records(run_folder(settings, whole)), records(run_folder(single, alone))
     assert [record.keys() for record in two] == [record.keys() for record in one]
     for ours, theirs in zip(two[:2], one[:2], strict=True):  # an evaluation and an update

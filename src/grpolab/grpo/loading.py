@@ -138,7 +138,7 @@ def recompute_layers(policy: Policy) -> Policy:
         raise _unsupported("gradient_checkpointing=true", policy, "has layers that are not known")
     for layer in layers:
         layer.forward = partial(_recompute, layer.forward)
-    return replace(policy, recomputes=True)
+    return replace(policy, layers_once=True)
 
 
 def _recompute(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -50,7 +50,7 @@ class Policy:
     break_even: float | None = None
     compiled: bool = False  # forward passes over prefix trees with gradient go through torch.compile
     head_dtype: torch.dtype | None = None  # of the last matrix product; None: `dtype`
-    recomputes: bool = False  # the backward pass computes each layer again
+    layers_once: bool = False  # each layer runs once in an update: it is recomputed, or gathered from shards
     by_length: bool = False  # a batch without a tree is cut to its longest completion
     # Enters a context with the adapters switched off; they alone are trained. None: there are none.
     without_adapters: Callable[[AbstractContextManager[None]], AbstractContextManager[None]] | None = None
@@ -123,6 +123,14 @@ class Policy:
         """Copy saved parameters into the model. Raises KeyError if one is absent."""
         for name, parameter in self.weights().items():
             parameter.copy_(weights[name])
+
+    def updating(self) -> AbstractContextManager[None]:
+        """Return the context of an optimiser step; weights in shards (`models/sharding.py`) are whole outside."""
+        return nullcontext()
+
+    def clip_gradients(self, most: float) -> Tensor:
+        """Scale all gradients so that their norm is at most `most`; return the norm before."""
+        return torch.nn.utils.clip_grad_norm_(self._weights.values(), most)
 
     def fingerprint(self) -> str:
         """Return the SHA-256 over all parameters, bit for bit."""
@@ -260,7 +268,7 @@ def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]
     tokens_BT = batch.tokens_BT[:, :width]
     columns_T = torch.arange(T, device=tokens_BT.device).clamp(max=width - 1)
     place_BT = torch.arange(B, device=tokens_BT.device)[:, None] * width + columns_T
-    if policy.recomputes and torch.is_grad_enabled():  # a layer that runs twice would find the cache filled already
+    if policy.layers_once:  # a layer that runs twice would find the cache filled already
         mask_PL = torch.ones_like(prompts.tokens_PL) if prompts.mask_PL is None else prompts.mask_PL.long()
         tokens_BC = torch.cat([prompts.tokens_PL[prompt_of_B], tokens_BT[:, :-1]], 1)
         mask_BC = torch.cat([mask_PL[prompt_of_B], torch.ones_like(tokens_BT[:, :-1])], 1)

@@ -43,7 +43,7 @@ class Processes:
         if self.size == 1:
             return computed
         shares: list[Any] = [None] * self.size
-        with self._explain_loss():
+        with self.explain_loss():
             dist.all_gather_object(shares, pack(computed))
         shares = [pickle.loads(share) for share in shares]
         return [shares[index % self.size][index // self.size] for index in range(sum(map(len, shares)))]
@@ -57,11 +57,12 @@ class Processes:
 
     def add_up(self, weights: Iterable[Tensor]) -> None:
         """Replace the gradients of the weights by their sum over all processes."""
-        if self.size == 1:
+        # Those of shards, which are of another type, are summed already.
+        gradients = [weight.grad for weight in weights if type(weight.grad) is Tensor]
+        if self.size == 1 or not gradients:
             return
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        with self._explain_loss():
+        with self.explain_loss():
             dist.all_reduce(flat, group=self.gradients)
         for gradient, total in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
             gradient.copy_(total.view_as(gradient))
@@ -79,7 +80,8 @@ class Processes:
                 )
 
     @contextmanager
-    def _explain_loss(self) -> Iterator[None]:
+    def explain_loss(self) -> Iterator[None]:
+        """Turn an error of an exchange into LostProcess."""
         try:
             yield
         except RuntimeError as error:

@@ -150,27 +150,26 @@ class Learner:
         totals = self._totals(minibatch, rollout_tokens)
         for parameters in optimizer.param_groups:
             parameters["lr"] = learning_rate(settings, state.optimizer_step)
-        optimizer.zero_grad(set_to_none=True)
-
-        computed = []
-        for micro in self.processes.share(minibatch.micro_batches(settings.forward_size, policy.break_even)):
-            log_probs_BT, entropy_BT = token_log_probs(policy, micro, bool(objective.entropy_coef))
-            micro = self._with_old(state, micro, log_probs_BT.detach(), entropy_BT.detach())
-            inputs = loss_inputs(micro, log_probs_BT, entropy_BT, totals, noise_BT)
-            loss = policy_loss(objective, inputs, self.recipe)
-            loss.total.backward()
-            computed.append((log_probs_BT.detach(), entropy_BT.detach(), loss.detached()))
-
-        self.processes.add_up(policy.weights().values())
-        log_probs, entropies, losses = map(list, zip(*self.processes.gather(computed), strict=True))
-        norm = torch.nn.utils.clip_grad_norm_(policy.weights().values(), settings.max_grad_norm)
-        total = torch.stack([loss.total for loss in losses]).sum()
-        total, grad_norm = torch.stack([total.double(), norm.double()]).tolist()
-        if not (math.isfinite(total) and math.isfinite(grad_norm)):
-            raise Diverged(f"loss {total}, gradient norm {grad_norm}")
-        cosine = compare_gradients(state) if settings.diagnostics.gradient_cosine else None
-        optimizer.step()
-        state.optimizer_step += 1
+        with policy.updating():
+            optimizer.zero_grad(set_to_none=True)
+            computed = []
+            for micro in self.processes.share(minibatch.micro_batches(settings.forward_size, policy.break_even)):
+                log_probs_BT, entropy_BT = token_log_probs(policy, micro, bool(objective.entropy_coef))
+                micro = self._with_old(state, micro, log_probs_BT.detach(), entropy_BT.detach())
+                inputs = loss_inputs(micro, log_probs_BT, entropy_BT, totals, noise_BT)
+                loss = policy_loss(objective, inputs, self.recipe)
+                loss.total.backward()
+                computed.append((log_probs_BT.detach(), entropy_BT.detach(), loss.detached()))
+            self.processes.add_up(policy.weights().values())
+            log_probs, entropies, losses = map(list, zip(*self.processes.gather(computed), strict=True))
+            norm = policy.clip_gradients(settings.max_grad_norm)
+            total = torch.stack([loss.total for loss in losses]).sum()
+            total, grad_norm = torch.stack([total.double(), norm.double()]).tolist()
+            if not (math.isfinite(total) and math.isfinite(grad_norm)):
+                raise Diverged(f"loss {total}, gradient norm {grad_norm}")
+            cosine = compare_gradients(state) if settings.diagnostics.gradient_cosine else None
+            optimizer.step()
+            state.optimizer_step += 1
 
         log_probs_BT, entropy_BT = concatenate(log_probs), concatenate(entropies)
         batch = self._with_old(state, minibatch, log_probs_BT, entropy_BT)

@@ -18,7 +18,7 @@ from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
 from grpolab.grpo.sampler import own_sampler
 from grpolab.grpo.step import EntropyControl, Learner, LearnerState, make_optimizer
-from grpolab.registry import ADAPTERS, ENGINES, FAULTS, FRAMEWORKS, LOGGED_METRICS, resolve
+from grpolab.registry import ADAPTERS, ENGINES, FAULTS, FRAMEWORKS, LOGGED_METRICS, SHARD, resolve
 from grpolab.run.warm_start import TRAINING_ITEMS
 from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
@@ -44,11 +44,13 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
         policy.load_weights(weights)
     if settings.lora:
         policy = resolve(ADAPTERS)(policy, settings.lora, settings.seed)
+    needs_reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
+    reference, optimizer = policy.frozen_copy() if needs_reference else None, make_optimizer(policy, settings)
+    if settings.shard_weights and processes.size > 1:
+        policy, optimizer = resolve(SHARD)(policy, optimizer, processes)
     score, chat = make_score(settings.reward, task), getattr(task, "chat", False)
     train = task.examples("train", TRAINING_ITEMS)
     held_out = task.examples("evaluation", settings.evaluation.items)
-    needs_reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
-    reference = policy.frozen_copy() if needs_reference else None
     engine = resolve(ENGINES[settings.sampler_engine])(settings) if settings.sampler_engine else None
     logs_frameworks = settings.framework or settings.diagnostics.clip_conventions
     learner = Learner(
@@ -74,7 +76,7 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
     entropy = EntropyControl(settings.entropy_coef or 0.0) if settings.adaptive_entropy else None
     sampler = own_sampler(policy, settings)
     stream = PromptStream(settings, len(train))
-    state = LearnerState(policy, make_optimizer(policy, settings), stream, entropy=entropy, sampler=sampler)
+    state = LearnerState(policy, optimizer, stream, entropy=entropy, sampler=sampler)
     if settings.fault:
         learner = resolve(FAULTS[settings.fault]).plant(learner, state)
     return RunParts(settings, learner, evaluator, state, dataset)

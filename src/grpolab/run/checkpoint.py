@@ -31,10 +31,10 @@ def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
     write_atomic(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}))
 
 
-def save_state(folder: Path, state: LearnerState, **position: Any) -> None:
-    """Write state and `position` as the latest generation; if that fails, the earlier ones stay."""
+def save_state(folder: Path, state: LearnerState, optimizer: dict[str, Any], **position: Any) -> None:
+    """Write all state and `position` as the latest generation; if that fails, the earlier ones stay."""
     steps = {"rollout_step": state.rollout_step, "optimizer_step": state.optimizer_step}
-    tensors = {"weights": state.policy.weights(), "optimizer": state.optimizer.state_dict()}
+    tensors = {"weights": state.policy.weights(), "optimizer": optimizer}
     if state.sampler is not None:
         tensors["sampler"] = state.sampler.weights()
     buffer = io.BytesIO()

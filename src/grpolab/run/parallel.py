@@ -39,7 +39,7 @@ def start_processes(settings: Resolved, results: Results) -> Iterator[Processes]
     """Start the run's other processes, and yield the group of all to the first one; the others end with it."""
     from grpolab.grpo.processes import LostProcess
 
-    command, size = [*PYTHON, "-m", __name__], settings.data_parallel or 1
+    command, size = [*PYTHON, "-m", __name__], settings.processes
     meeting = tempfile.TemporaryDirectory()
     others = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(1, size)]
     request = {"settings": settings.model_dump(), "signature": settings.signature, "results": str(results.root)}
@@ -51,7 +51,7 @@ def start_processes(settings: Resolved, results: Results) -> Iterator[Processes]
         for place, other in enumerate(others, start=1):
             assert other.stdout
             if not other.stdout.read(1):
-                raise LostProcess(f"process {place} of data_parallel={size} could not start")
+                raise LostProcess(f"process {place} of the run's {size} could not start")
         with join_processes(settings, 0, meeting.name) as processes:
             yield processes
     finally:
@@ -71,7 +71,7 @@ def join_processes(settings: Resolved, place: int, meeting: str) -> Iterator[Pro
 
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # listen to this machine only
         os.environ.setdefault(variable, "lo" if sys.platform == "linux" else "lo0")
-    size, gradients = settings.data_parallel or 1, None
+    size, gradients = settings.processes, None
     store = dist.FileStore(str(Path(meeting) / "store"), size)
     dist.init_process_group("gloo", store=store, rank=place, world_size=size, timeout=PATIENCE)
     if settings.device == "cuda":
@@ -109,7 +109,7 @@ def main() -> int:
     except LostProcess:  # that one, or the first process, has said why
         return 1
     except Exception as error:
-        say(f"grpolab: process {place} of {settings.data_parallel}: {describe_error(error)}", error=True, flush=True)
+        say(f"grpolab: process {place} of {settings.processes}: {describe_error(error)}", error=True, flush=True)
         return 1
     return 0
 

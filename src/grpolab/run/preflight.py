@@ -81,7 +81,7 @@ def _check_device(settings: Resolved) -> list[str]:
         return []
     import torch
 
-    size = settings.data_parallel or 1
+    size = settings.processes
     if torch.cuda.is_available():
         gpus = torch.cuda.device_count()
         return [f"data_parallel={size} needs a GPU for each process, and there are {gpus}"] * (gpus < size > 1)

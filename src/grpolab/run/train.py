@@ -180,9 +180,9 @@ def training_loop(parts: RunParts, ending: Ending, recorder: Recorder, on_step: 
         on_step(step + 1)
         stopping = processes.from_first(stop)
         recorder.end_of_step(step)
-        now = time.perf_counter()
-        if processes.rank == 0 and (stopping or now - saved >= settings.machine.checkpoint_seconds):
-            saved = now
+        due = stopping or time.perf_counter() - saved >= settings.machine.checkpoint_seconds
+        if processes.from_first(partial(bool, due)):
+            saved = time.perf_counter()
             save_checkpoint(parts, ending, recorder)
         if stopping:
             raise Interrupted
@@ -248,11 +248,15 @@ class Ending:
 
 
 def save_checkpoint(parts: RunParts, ending: Ending, recorder: Recorder) -> None:
-    """Save all that `resume` needs to go on from here."""
+    """Save all that `resume` needs to go on from here; every process gives its part."""
     state = parts.state
+    optimizer = state.optimizer.state_dict()
+    if parts.learner.processes.rank:
+        return
     checkpoint.save_state(
         recorder.folder / "checkpoint",
         state,
+        optimizer,
         **recorder.sync(),
         final=recorder.final,
         ending={name: value for name, value in vars(ending).items() if name != "settings"},

@@ -106,6 +106,7 @@ class MachineSettings(Settings):
     results: str = setting("Folder of runs, studies and the MLflow store.", min_length=1)
     tracking_uri: str | None = setting("MLflow store; `auto`: SQLite in the results folder; empty: none.")
     threads: Count = setting("torch threads of one worker.")
+    processes: Count | None = setting("Processes that do the work of data_parallel, if fewer; empty: as many.")
     engine: EngineSettings | None = setting("Where the engine of sampler_engine is; empty: there is none.")
     launcher: Launcher | None = setting("Where a sweep's runs go; empty: worker processes here.")
     checkpoint_seconds: NonNegative = setting("Least seconds between checkpoints (at rollout boundaries).")
@@ -209,6 +210,7 @@ class RunSettings(SelectionSettings):
         "Processes that share the run: each samples some of the prompts and computes some of the"
         " micro-batches, gradients are added up. Empty: one. Sums are rounded in another order."
     )
+    shard_weights: Switch = setting("Each of them keeps a part of each layer's weights, gradients and moments (FSDP2).")
     compile: Switch = setting(
         "Whether updates run through torch.compile: faster, once it has compiled for about a minute, and"
         " rounded differently. Needs a C++ compiler."
@@ -224,7 +226,7 @@ class RunSettings(SelectionSettings):
         if self.num_generations == 1 and by_group:
             yield "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
         batch, minibatch, micro = self.batch_size, self.minibatch_size, self.micro_batch_size
-        processes = self.data_parallel or 1
+        processes, here = self.data_parallel or 1, self.processes
         group = "train_generations" if self.train_generations else "num_generations"
         if (trained := self.prompts_per_step * getattr(self, group)) % self.num_minibatches:
             yield f"num_minibatches={self.num_minibatches} must divide prompts_per_step * {group} = {trained}"
@@ -260,6 +262,18 @@ class RunSettings(SelectionSettings):
                 yield f"sampler_engine={self.sampler_engine} has weights and numbers of its own: leave {key} empty"
             if self.machine.engine is None:
                 yield f"sampler_engine={self.sampler_engine} needs machine.engine, with its url, folder and seconds"
+        if here > processes:
+            yield f"machine.processes={here} must be at most data_parallel={processes}"
+        if self.shard_weights:
+            if processes == 1:
+                yield "shard_weights=true shares the weights among processes: it needs data_parallel=2 or more"
+            if (pieces := minibatch // self.forward_size) % here:
+                yield f"shard_weights=true: {here} processes must divide the {pieces} micro-batches of a minibatch"
+            for key in ("sampler_dtype", "sampler_refresh", "compile"):
+                if getattr(self, key) is not None:
+                    yield f"shard_weights=true with {key} is not supported: leave one empty"
+            if self.diagnostics.gradient_cosine:
+                yield "shard_weights=true: no process has the whole gradient of diagnostics.gradient_cosine"
         if self.lora and self.compile:
             yield "compile=true compiles the model without the adapters of lora: leave one empty"
         if (runs_code := getattr(self.task, "verifier", None) == "code") != (self.reward.sandbox is not None):
@@ -299,6 +313,11 @@ class RunSettings(SelectionSettings):
             yield "filter_groups with num_generations=1 would drop every group: use num_generations >= 2"
         if (self.data_parallel or 1) > 1:
             yield f"data_parallel={self.data_parallel}: filter_groups makes batches of no fixed size: leave one empty"
+
+    @property
+    def processes(self) -> int:
+        """Count the processes of this run on this machine."""
+        return self.machine.processes or self.data_parallel or 1
 
     @property
     def batch_size(self) -> int:
