@@ -100,9 +100,13 @@ BENCH_doctor = $(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JO
 BENCH_self-check = $(BIN)/python benchmarks/self_check.py
 BENCH_scale = $(BIN)/python benchmarks/simulate_scale.py
 BENCH_memory = $(BIN)/python benchmarks/memory.py
+BENCH_gpu = $(BIN)/python benchmarks/gpu_check.py --device $(or $(DEVICE),cuda)
 BENCH_many = $(BIN)/python benchmarks/many_runs.py $(if $(RUNS),--runs $(RUNS))
-bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|self-check|scale|many|memory
+bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|self-check|scale|many|memory|gpu
 	$(call choose,BENCH)
+
+gpu-check: # every path of a GPU, in ten minutes; DEVICE=cpu rehearses it
+	@$(MAKE) bench WHAT=gpu
 
 EXTRA_smollm2 = $(BIN)/python requirements/smollm2.py
 EXTRA_reasoning-gym = requirements/setup.sh requirements/reasoning_gym.txt && \

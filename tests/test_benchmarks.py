@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
 import doctor_check  # noqa: E402
+import gpu_check  # noqa: E402
 import loss_cost  # noqa: E402
 import self_check  # noqa: E402
 
@@ -94,3 +95,24 @@ def test_conformance_trl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with_trl("trl_vectors.py", str(tmp_path), "12", "5")
     assert grpolab(["conformance", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["replayed"] == 5
+
+
+def test_gpu_check_rehearses_on_the_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A check says what it saw, one that fails says why, and what only a GPU has is left out."""
+    only = ["--device", "cpu", "--only", "sampler and trainer agree", "waits for the GPU", "vLLM"]
+    assert gpu_check.main(only) == 0
+    rows = capsys.readouterr().out.partition("| --- |")[2]
+    assert re.search(
+        r"agree \| largest log ratio of a first pass 0.0e\+00, sampler against trainer \d\.\de-0[5-8] nat", rows
+    )
+    assert "| waits for the GPU | left out: a GPU's alone |" in rows
+
+    def is_wrong(place: gpu_check.Place) -> str:
+        gpu_check.expect(False, "k3 .3 nat")
+        return ""
+
+    monkeypatch.setitem(gpu_check.CHECKS, "vLLM", is_wrong)
+    assert gpu_check.main(["--device", "cpu", "--only", "vLLM"]) == 1
+    assert "| vLLM | FAILED: AssertionError: k3 .3 nat |" in capsys.readouterr().out
+    if not gpu_check.torch.cuda.is_available():
+        assert gpu_check.main([]) == 2

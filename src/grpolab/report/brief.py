@@ -151,7 +151,8 @@ def _sentence(claim: Claim, mixed: bool) -> str:
     marks += [claim.kind] if claim.kind != QUESTION else []
     is_small = claim.verdict == NEGLIGIBLE or bool(claim.question and claim.question.is_equality)
     size = "; ".join(filter(None, (claim.short, "" if is_small else claim.rollouts)))
-    return f"{', '.join([f'**{claim.found}**', *marks])}: {_says(claim)}: {size} ({count(claim.n, 'seed')})"
+    says = f"the reverse of '{_says(claim)}'" if claim.verdict == OPPOSITE else _says(claim)
+    return f"{', '.join([f'**{claim.found}**', *marks])}: {says}: {size} ({count(claim.n, 'seed')})"
 
 
 def _elsewhere(claim: Claim, every: Sequence[Claim]) -> Iterator[str]:

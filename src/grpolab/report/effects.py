@@ -20,7 +20,7 @@ from grpolab.report.statistics.tests import rank_trend
 from grpolab.report.text import count, estimate, listing, number, p_equals, signed, times
 
 SKEWED = 1.0
-SOME_TASKS = ("by itself on", "on no task alone", "not shown on", "the other way on")  # in the words of a verdict
+SOME_TASKS = ("by itself on", "on no single task", "not shown on", "the other way on")  # in the words of a verdict
 SMALL = "smaller than the margin, and real"
 
 
@@ -141,7 +141,7 @@ def verdict_by_task(question: Question, verdict: str, tasks: Sequence[TaskEffect
     on, not_on, other = (listing([task.task for task in tasks if task.side == side]) for side in (shown, 0, -shown))
     if not not_on and not other:
         return f"{verdict} on each task, by different amounts" if disagree else verdict
-    alone = f"by itself on {on}" if on else "on no task alone"
+    alone = f"by itself on {on}" if on else "on no single task"
     if not disagree:
         parts = [f"{verdict} over the tasks together, {alone}"]
     else:
@@ -227,10 +227,10 @@ def rollouts_in_words(question: Question, n: int) -> str:
             words[str(arm)] = share if one_length or np.isinf(reached) else f"{reached:,.0f} of {whole:,.0f}"
         unit = f" {'of its rollouts' if one_length else 'completions'}" if first else ""
         place = f" on {task}" if len(question.tasks) > 1 else ""
-        itself = f"`{lower}` itself {words[lower]}" if first else words[lower]
+        itself = f"`{lower}` itself after {words[lower]}" if first else words[lower]
         parts.setdefault((higher, lower), []).append(f"{words[higher]}{unit}{place} ({itself})")
     return "; ".join(
-        f"to where `{lower}` ends `{higher}` needs {', '.join(each)}" for (higher, lower), each in parts.items()
+        f"`{higher}` gets to where `{lower}` ends after {', '.join(each)}" for (higher, lower), each in parts.items()
     )
 
 

@@ -244,6 +244,13 @@ def _draw_one(study: str, figure: str, path: Path) -> Manifest:
     return manifest
 
 
+HOW_TO_READ = """\
+A verdict is `supported`, `opposite` (the reverse of what was asked), `negligible` (smaller than the margin) or `inconclusive`. The \
+margin is the smallest difference that matters, fixed before the runs: a number of points, or a share of what the baseline gains. \
+An item gives the accuracy of the first arm and of the second, at the end, with the start of both; then their difference with the \
+interval of the decision. A repetition asks again what an earlier study had asked."""
+
+
 def _findings(results: Results, output: Path, progress: Progress) -> str:
     """Write of each study in the collection of findings its title, the verdicts that are chosen there, and its figure.
 
@@ -255,9 +262,9 @@ def _findings(results: Results, output: Path, progress: Progress) -> str:
     drawn, blocks = _draw_figures(studies, output, progress, shown=True), list[str]()
     for study in studies[:-1]:
         verdicts = brief.finding(study, claims, studies[-1].plan.get("said", ()))
-        blocks += [f"### {study.plan.get('title') or study.name}", bullets(verdicts)]
+        blocks += [f"### {study.plan.get('title') or study.name}", f"*{study.plan['question']}*", bullets(verdicts)]
         blocks += [_picture(manifest, path) for manifest, path in drawn[study.name] if manifest.numbers]
-    return _section("What practitioners ask", *blocks, "## Published claims")
+    return _section("What practitioners ask", HOW_TO_READ, *blocks, "## Published claims") if blocks else ""
 
 
 def _blocks(blocks: Iterable[str]) -> str:
