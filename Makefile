@@ -128,7 +128,7 @@ $(TRL_READY): $(ENVIRONMENT) requirements/bench.txt
 COMPILE = UV_CUSTOM_COMPILE_COMMAND='make lock' $(or $(UV),uv) pip compile --quiet --universal --python-version 3.11 --no-annotate --generate-hashes
 HASHED := $(addprefix requirements/,bench.txt browser.txt engines.txt lora.txt math.txt reasoning_gym.txt server.txt smollm2.txt)
 lock: ## resolve requirements/lock.txt anew from pyproject.toml and lock.in, with hashes (needs uv)
-	$(COMPILE) pyproject.toml requirements/lock.in --output-file requirements/lock.txt
+	$(COMPILE) --extra all pyproject.toml requirements/lock.in --output-file requirements/lock.txt
 	awk '/^[^ #]/ { out = /^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/ } !out' requirements/lock.txt > requirements/lock.new
 	mv requirements/lock.new requirements/lock.txt
 	set -e; for list in $(HASHED); do \

@@ -168,10 +168,10 @@ def distributions_of(files: list[Path]) -> dict[str, set[str]]:
 def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
     """Both ways: nothing comes only because something else happens to bring it, and nothing is installed for nobody."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = project["dependencies"]
-    optional = {
-        re.split(r"[\s<>=!~;\[]", line)[0] for extra in project["optional-dependencies"].values() for line in extra
-    }
+    extras = project["optional-dependencies"]
+    whole = re.findall(r"\w+", extras.pop("all")[0].partition("[")[2])
+    lines = [*project["dependencies"], *(line for name in whole for line in extras.pop(name))]
+    optional = {re.split(r"[\s<>=!~;\[]", line)[0] for extra in extras.values() for line in extra}
     declared = {distribution(re.split(r"[\s<>=!~;\[]", line)[0]) for line in lines}
     bring = distributions_of(FILES)
     assert {name for name in bring if not bring[name] & declared} - optional == set(), "imported, and not declared"

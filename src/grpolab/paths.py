@@ -48,15 +48,39 @@ def is_refusal(error: BaseException, folder: Path) -> TypeGuard[OSError]:
     return error.filename is None or Path(str(error.filename)).is_relative_to(folder)
 
 
-def project_root() -> Path:
-    """Find the folder with conf/ and experiments/: at or above the working directory, else this checkout's.
+def shipped_root() -> Path:
+    """Return where the program's own conf/ and experiments/ are: its checkout, or the copy in the package."""
+    package = Path(__file__).resolve().parent
+    return package.parents[1] if (package.parents[1] / "conf" / "run.yaml").is_file() else package / "shipped"
 
-    Raises RequestError.
+
+def project_root() -> Path:
+    """Find the user's project: the nearest folder with conf/ and experiments/ at or above the working directory.
+
+    Where there is none it is the program's checkout or, for an installed package, the working directory.
     """
-    for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]]:
-        if (folder / "conf" / "run.yaml").is_file() and (folder / "experiments").is_dir():
+    for folder in [Path.cwd(), *Path.cwd().parents]:
+        if (folder / "conf").is_dir() and (folder / "experiments").is_dir():
             return folder
-    raise RequestError(f"no conf/run.yaml and experiments/ at or above {Path.cwd()}: run inside a GRPO Lab checkout")
+    return Path.cwd() if shipped_root().name == "shipped" else shipped_root()
+
+
+def roots() -> list[Path]:
+    """Return the user's project, and behind it what comes with the program unless it has a conf/run.yaml of its own."""
+    project = project_root()
+    return [project] if (project / "conf" / "run.yaml").is_file() else [project, shipped_root()]
+
+
+def find_file(*parts: str) -> Path:
+    """Return a file of the project or of what comes with the program; the project's path if neither has it.
+
+    Raises RequestError if both have it, because a run or study must mean one thing.
+    """
+    files = [root.joinpath(*parts) for root in roots()]
+    there = [file for file in files if file.is_file()]
+    if len(there) > 1:
+        raise RequestError(f"{there[0]} is called like a file of GRPO Lab, {there[1]}: rename it")
+    return (there or files)[0]
 
 
 def git(root: Path, *arguments: str) -> str | None:
@@ -88,7 +112,9 @@ class Results:
         self.warm_starts = root / "warm_starts"  # the same of warm starts
         self.studies = root / "studies"  # one folder per study
         self.screens = root / "screens"  # answers of `report --brief`, kept until a file behind one changes
-        self.reference = root / "reference"  # the committed outcome: compact tables of studies, kept in git
+        # The committed outcome: compact tables of studies, kept in git; where there is none, that of the program.
+        reference, shipped = root / "reference", shipped_root() / "results" / "reference"
+        self.reference = shipped if not reference.is_dir() and shipped_root().name == "shipped" else reference
         self.store = root / "mlflow.db"  # MLflow's SQLite file
         self.artifacts = root / "mlartifacts"
         self.geometry = root / "geometry.csv"  # the table behind F9: objective and weight against the ratio

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import Results, project_root, read_json
+from grpolab.paths import Results, find_file, read_json, roots
 
 
 def available() -> list[str]:
     """Return the names of the studies in experiments/."""
-    return sorted(file.stem for file in (project_root() / "experiments").glob("*.yaml"))
+    return sorted({file.stem for root in roots() for file in (root / "experiments").glob("*.yaml")})
 
 
 def _is_path(study: str) -> bool:
@@ -23,10 +23,9 @@ def study_file(study: str) -> Path:
     A study is called like its file, so no file elsewhere may have the name of a study in experiments/. Raises
     RequestError.
     """
-    known, folder = available(), project_root() / "experiments"
-    file = Path(study).expanduser()
+    known, file = available(), Path(study).expanduser()
     if study in known:
-        return folder / f"{study}.yaml"
+        return find_file("experiments", f"{study}.yaml")
     if not _is_path(study):
         beside = f" (did you mean {study}.yaml?)" if Path(f"{study}.yaml").is_file() else near_matches(study, known)
         raise RequestError(
@@ -35,15 +34,16 @@ def study_file(study: str) -> Path:
         )
     if not file.is_file():
         raise RequestError(f"study {study}: there is no such file")
-    if file.stem in known and file.resolve() != (folder / file.name).resolve():
+    if file.stem in known and file.resolve() != find_file("experiments", file.name).resolve():
         raise RequestError(f"study {study}: {file.stem} is a study of experiments/ already: rename the file")
     return file
 
 
 def within_project(file: Path) -> str:
-    """Return a file's path relative to the project's root, or its absolute path if it lies elsewhere."""
-    root, whole = project_root().resolve(), file.resolve()
-    return str(whole.relative_to(root)) if whole.is_relative_to(root) else str(whole)
+    """Return a file's path relative to the project or to what comes with the program; absolute if it lies elsewhere."""
+    whole = file.resolve()
+    inside = [root.resolve() for root in roots() if whole.is_relative_to(root.resolve())]
+    return str(whole.relative_to(inside[0])) if inside else str(whole)
 
 
 def planned_name(results: Results, study: str) -> str:
@@ -64,7 +64,7 @@ def planned_name(results: Results, study: str) -> str:
 def find_namesake(results: Results, study: str, file: str) -> str:
     """Return a sentence if the study's plan was made from another file; else an empty string."""
     planned = (read_json(results.plan(study)) or {}).get("file", file)
-    if planned == file or not (project_root() / planned).is_file():  # a moved file is the same study
+    if planned == file or not find_file(planned).is_file():  # a moved file is the same study
         return ""
     return f"{study} is planned in {results.root} from {planned}: give one of them another name"
 

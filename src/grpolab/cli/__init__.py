@@ -18,6 +18,14 @@ from grpolab.paths import DISK_ERRORS
 from grpolab.study_names import available
 from grpolab.terminal import say, say_uncaught
 
+# Package -> the extra of pyproject.toml that brings it.
+EXTRA_OF = {
+    **dict.fromkeys(("torch", "transformers", "tokenizers", "huggingface_hub", "datasets"), "train"),
+    **dict.fromkeys(("optuna", "cmaes"), "train"),
+    **dict.fromkeys(("mlflow", "sqlalchemy"), "track"),
+    **dict.fromkeys(("jupytext", "nbclient", "nbconvert", "ipykernel"), "notebooks"),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do one command. Return 0; 1 if something failed, 2 if the request was wrong, 130 after Ctrl-C.
@@ -32,6 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RequestError as error:
         for problem in error.problems:
             say(f"grpolab: {problem}", error=True)
+        return WRONG_REQUEST
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRA_OF:
+            raise
+        extra = EXTRA_OF[package]
+        say(f"grpolab: this command needs {package}: `pip install 'grpolab[{extra}]'` installs it", error=True)
         return WRONG_REQUEST
     except BrokenPipeError:  # as in `grpolab status | head`; Python's last flush must not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

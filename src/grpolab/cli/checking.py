@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from grpolab.bounded import read_text
 from grpolab.cli.common import FAILURE, JSON, OK, command, count, flag, option
 from grpolab.errors import RequestError, printable
-from grpolab.paths import project_root
+from grpolab.paths import find_file, roots
 from grpolab.terminal import say
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def lint(arguments: argparse.Namespace) -> int:
     from grpolab.hub import without_the_hub
 
     if arguments.rules:
-        say((project_root() / "docs" / "lint.md").read_text(encoding="utf-8"), end="")
+        say(find_file("docs", "lint.md").read_text(encoding="utf-8"), end="")
         return OK
     with without_the_hub():
         findings = _findings(arguments)
@@ -209,7 +209,7 @@ def _drift(folder: str) -> None:
 
     if folder and not Path(folder).is_dir():
         raise RequestError(f"--drift {folder} is not allowed: it must be a folder with a checkout of a framework")
-    presets = (project_root() / "conf" / "dialect").glob("*.yaml")
+    presets = (roots()[-1] / "conf" / "dialect").glob("*.yaml")
     texts = {file.stem: file.read_text().replace("\n# ", " ") for file in presets}
     read = {name: text.partition("Source: ")[2].partition("), ")[0] + ")" for name, text in texts.items()}
     say(describe(list(compare(Path(folder) if folder else None)), read))

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import yaml
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, project_root
+from grpolab.paths import Results, find_file
 from grpolab.terminal import visible
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -96,7 +96,7 @@ def results_of(arguments: argparse.Namespace) -> Results:
 
 def machine_defaults() -> dict[str, str]:
     """Read `machine` of conf/run.yaml, without Hydra."""
-    machine: dict[str, str] = yaml.safe_load((project_root() / "conf" / "run.yaml").read_text())["machine"]
+    machine: dict[str, str] = yaml.safe_load(find_file("conf", "run.yaml").read_text())["machine"]
     return machine
 
 

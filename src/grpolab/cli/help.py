@@ -8,6 +8,7 @@ from typing import Any
 
 from grpolab.errors import RequestError, near_matches
 from grpolab.framework_names import suggest_our_names
+from grpolab.paths import find_file
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import NO_VALUE, Composer
 from grpolab.sweep.schema import Schema, describe, options, resolve, root, show
@@ -104,7 +105,7 @@ def guess_key(word: str) -> str:
 def _group_entries(composer: Composer) -> Iterator[Entry]:
     for group, names in composer.groups.items():
         for option in names:
-            file, meaning = composer.conf / group / f"{option}.yaml", "No preset: the keys below hold."
+            file, meaning = find_file("conf", group, f"{option}.yaml"), "No preset: the keys below hold."
             if file.exists():  # its first comment after Hydra's
                 comments = [line[1:].strip() for line in file.read_text().splitlines() if line.startswith("#")]
                 meaning = next((line for line in comments if not line.startswith("@package")), "")

@@ -29,7 +29,6 @@ from grpolab.sweep.jobs import RUN, Job, Request
 from grpolab.sweep.plan import Cell, Plan
 from grpolab.sweep.tuning.arms import TRIAL, ArmTrials, TunedStudy, open_storage, override
 from grpolab.sweep.tuning.search import WATCHED, Score, Tuner
-from grpolab.sweep.tuning.settings import tuned_file
 from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETE, FAILED
 
@@ -101,7 +100,8 @@ def tune(
                 progress.note(f"{progress.ended} trials in {duration(progress.seconds())}")
             if is_done := not tuner.open_trials():
                 # Where the results lie is this machine's.
-                file = tuned_file(name)
+                file = project_root() / "conf" / "tuned" / f"{name}.yaml"
+                file.parent.mkdir(parents=True, exist_ok=True)
                 is_written = files.write_tuned(file, uri.replace(f"{results.root}/", ""))
                 say(f"tuned values: {file}" if is_written else "no tuned values: an arm has no complete trial")
             draw(results, name)

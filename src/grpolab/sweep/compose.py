@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from grpolab.credentials import REFERENCE, is_secret_name, reveals
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import project_root
+from grpolab.paths import roots
 from grpolab.run.memory import with_micro_batches
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.schema import sentences, show
@@ -44,7 +44,7 @@ class Composer:
     """Composes many runs, and keeps what Hydra made of each choice of groups."""
 
     def __init__(self) -> None:
-        self.conf = project_root() / CONF_FOLDER
+        *self.own_confs, self.conf = (root / CONF_FOLDER for root in roots())  # own: a project's beside ours
         entries = yaml.safe_load((self.conf / f"{CONFIG_NAME}.yaml").read_text())["defaults"]
         # Group -> its default option.
         self.defaults: dict[str, str | None] = {
@@ -52,8 +52,12 @@ class Composer:
         }
         self.groups: dict[str, list[str]] = {}  # group -> options, `trl/grpo` for a file in a folder of the group
         for group, option in self.defaults.items():
-            files = [file.relative_to(self.conf / group) for file in (self.conf / group).rglob("*.yaml")]
+            folders = [conf / group for conf in (*self.own_confs, self.conf)]
+            files = [file.relative_to(folder) for folder in folders for file in folder.rglob("*.yaml")]
             names = sorted(file.with_suffix("").as_posix() for file in files)
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise RequestError(f"{folders[0] / twice}.yaml is called like a preset of GRPO Lab: rename it")
             self.groups[group] = names + ["null"] * (option is None)
         self._bases: dict[tuple[tuple[str, str], ...], bytes] = {}
         self._parser = OverridesParser.create()
@@ -130,7 +134,9 @@ class Composer:
         if key not in self._bases:
             try:
                 with initialize_config_dir(str(self.conf), version_base="1.3"):
-                    config = hydra_compose(CONFIG_NAME, [f"{group}={option}" for group, option in key])
+                    path = ",".join(f"file://{conf.resolve()}" for conf in self.own_confs if conf.is_dir())
+                    searched = [f"hydra.searchpath=[{path}]"] * bool(path)
+                    config = hydra_compose(CONFIG_NAME, searched + [f"{group}={option}" for group, option in key])
                     self._bases[key] = pickle.dumps(config)
             except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
                 raise RequestError(f"{self.conf} cannot be composed: {_one_line(error)}") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError, listing
-from grpolab.paths import project_root
+from grpolab.paths import find_file
 from grpolab.registry import SURROGATES
 from grpolab.run.memory import parameters
 from grpolab.settings.resolved import Resolved, resolve_run
@@ -186,7 +186,7 @@ def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = No
 
 def _locate(part: str, collection: Collection) -> str:
     """Return what `load` takes for an included study: one of experiments/, else a file beside the collection's."""
-    beside = project_root() / collection.file
+    beside = find_file(collection.file)
     file = beside.with_name(f"{part}{beside.suffix}")
     return str(file) if part not in available() and file.is_file() else part
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grpolab.errors import RequestError
-from grpolab.paths import commit, git, project_root
+from grpolab.paths import commit, git, project_root, roots
 from grpolab.sweep.study import Study
 from grpolab.vocabulary import CONFIRMATION_SEEDS, REGISTRY
 
@@ -70,16 +70,16 @@ def find_withdrawn(name: str) -> list[dict[str, Any]]:
 
 def _lines_of(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the lines of the registry that are of a study or collection, as text and as they read."""
-    file = project_root() / REGISTRY
-    for number, text in enumerate(file.read_text().splitlines() if file.is_file() else (), start=1):
-        if not text.strip():  # an editor or a merge may leave an empty line
-            continue
-        try:
-            line = json.loads(text)
-        except ValueError as error:
-            raise RequestError(f"{file}, line {number} is no JSON: restore it from git") from error
-        if line["study"] == name:
-            yield text, line
+    for file in (root / REGISTRY for root in roots()):
+        for number, text in enumerate(file.read_text().splitlines() if file.is_file() else (), start=1):
+            if not text.strip():  # an editor or a merge may leave an empty line
+                continue
+            try:
+                line = json.loads(text)
+            except ValueError as error:
+                raise RequestError(f"{file}, line {number} is no JSON: restore it from git") from error
+            if line["study"] == name:
+                yield text, line
 
 
 def _digest(text: str | None, seeds: Sequence[int], looks: Sequence[int], margins: Mapping[str, float | None]) -> str:

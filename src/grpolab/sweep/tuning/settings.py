@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import project_root
+from grpolab.paths import find_file
 from grpolab.quantities import QUANTITIES
 from grpolab.settings import Count, Natural, Seed
 from grpolab.study_names import available
@@ -142,13 +141,9 @@ class TunedValues(Part, extra="ignore"):
     arms: dict[str, TunedArm]
 
 
-def tuned_file(study: str) -> Path:
-    return project_root() / "conf" / "tuned" / f"{study}.yaml"
-
-
 def read_tuned(study: str) -> TunedValues:
     """Read the tuned values of a study. Raises RequestError if the file does not exist, or `tune` did not write it."""
-    path = tuned_file(study)
+    path = find_file("conf", "tuned", f"{study}.yaml")
     if not path.is_file():
         have = sorted(file.stem for file in path.parent.glob("*.yaml"))
         known = f"have {', '.join(have)}; " if have else ""
