@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 from grpolab.cli import EXTRA_OF
 
@@ -46,11 +46,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def grpolab(site: Path, folder: Path, *words: str, without: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command of the installed program in a folder; `without` has modules that say that they are absent."""
+def grpolab(
+    site: Path, folder: Path, *commands: list[str], without: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Do commands of the installed program in a folder, in one process; its code is the largest of theirs.
+
+    `without` has modules that say that they are absent.
+    """
     path = os.pathsep.join(str(place) for place in (without, site) if place)
+    code = "import json, sys; from grpolab.cli import main; sys.exit(max(map(main, json.loads(sys.argv[1]))))"
+    command = [sys.executable, "-c", code, json.dumps(commands)]
     environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-c", "import sys; from grpolab.cli import main; sys.exit(main())", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
@@ -64,50 +70,33 @@ def absent(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_run_and_a_study_of_ones_own_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
-    done = grpolab(installed, tmp_path, "train", *TINY)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "results" / "runs").is_dir()
-    (tmp_path / "conf" / "task").mkdir(parents=True)
-    (tmp_path / "experiments").mkdir()
-    preset = (ROOT / "conf" / "task" / "addition.yaml").read_text().replace("digits: 2", "digits: 1")
-    (tmp_path / "conf" / "task" / "mine.yaml").write_text(preset)
-    study = {"question": "Which?", "overrides": ["task=mine", *TINY], "seeds": [0], "compare": "clip"}
-    study |= {
-        "factors": {"clip": {"narrow": ["epsilon=0.1"], "wide": []}},
-        "baseline": "wide",
-        "figures": [],
-        "primary_metric": "eval/accuracy_expected",
-    }
-    (tmp_path / "experiments" / "own.yaml").write_text(yaml.safe_dump(study))
-    linted = grpolab(installed, tmp_path, "lint", "own")
-    assert linted.returncode == 0, linted.stdout + linted.stderr
-    (tmp_path / "conf" / "task" / "addition.yaml").write_text(preset)
-    refused = grpolab(installed, tmp_path, "train", "task=addition")
+def test_a_new_project_trains_its_own_tasks_beside_ours(installed: Path, tmp_path: Path) -> None:
+    made = grpolab(installed, tmp_path, ["init", "own"])
+    assert made.returncode == 0, made.stderr
+    own = tmp_path / "own"
+    assert {".gitignore", ".github", ".git", "Makefile", "README.md"} <= {file.name for file in own.iterdir()}
+    keys = [key for key in TINY if not key.startswith("task")]
+    done = grpolab(installed, own, ["train", "task=largest", *keys], ["train", "task=sums", *keys], ["lint", "passes"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len([*(own / "results" / "runs").iterdir()]) == 2
+    (own / "conf" / "task" / "addition.yaml").write_text((own / "conf" / "task" / "sums.yaml").read_text())
+    refused = grpolab(installed, own, ["train", "task=addition"])
     assert refused.returncode == 2
     assert "called like a preset of GRPO Lab: rename it" in refused.stderr
+    again = grpolab(installed, tmp_path, ["init", "own"])
+    assert (again.returncode, again.stderr) == (2, "grpolab: init own: the folder must be new or empty\n")
 
 
 def test_light_commands_need_no_torch(installed: Path, tmp_path: Path, absent: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text(
-        "".join(f'{{"step": {s}, "reward": 0.5, "clip_ratio/region_mean": 0.0, "loss": 0.0}}\n' for s in range(9))
-    )
-    config = tmp_path / "grpo.yaml"
+    log, config = tmp_path / "log.jsonl", tmp_path / "grpo.yaml"
+    rows = (f'{{"step": {step}, "reward": 0.5, "clip_ratio/region_mean": 0.0, "loss": 0.0}}\n' for step in range(9))
+    log.write_text("".join(rows))
     config.write_text("num_iterations: 2\nepsilon_high: 0.28\nloss_type: dapo\n")
-    for words in (
-        ["diagnose", str(log)],
-        ["import", str(config)],
-        ["lint", "clip_range"],
-        ["lint", "task=addition", "num_iterations=1"],
-        ["report", "--from", "trl", str(tmp_path)],
-        ["power", "--sd", "1", "--difference", "1"],
-        ["--version"],
-    ):
-        done = grpolab(installed, tmp_path, *words, without=absent)
-        assert done.returncode in (0, 1, 2), done.stderr
-        assert "Traceback" not in done.stderr
-        assert "needs" not in done.stderr, words
-    refused = grpolab(installed, tmp_path, "train", without=absent)
+    commands = [["diagnose", str(log)], ["import", str(config)], ["lint", "clip_range"], ["lint", "num_iterations=1"]]
+    commands += [["report", "--from", "trl", str(tmp_path)], ["power", "--sd", "1", "--difference", "1"]]
+    done = grpolab(installed, tmp_path, *commands, without=absent)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert " needs " not in done.stderr
+    refused = grpolab(installed, tmp_path, ["train"], without=absent)
     assert refused.returncode == 2
     assert refused.stderr == "grpolab: this command needs torch: `pip install 'grpolab[train]'` installs it\n"

@@ -20,7 +20,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LEAVES = {
     *("bounded", "content", "credentials", "equalities", "errors", "framework_metrics", "framework_names", "identity"),
-    *("hub", "known_runs", "meanings"),
+    *("hub", "known_runs", "meanings", "new_project"),
     *("paths", "quantities", "records", "registry", "run_files", "seeds", "settings", "study_names", "terminal"),
     "vocabulary",
 }

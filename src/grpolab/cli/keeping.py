@@ -16,6 +16,16 @@ from grpolab.terminal import say
 TRACKED_STUDY = option("study", nargs="?", metavar="STUDY", help="default: every planned study")
 
 
+@command(option("folder", metavar="FOLDER", help="new or empty"))
+def init(arguments: argparse.Namespace) -> None:
+    """Make a project of your own: a study, a task in Python, one in JSONL, and what goes around them."""
+    from grpolab.new_project import make_project
+
+    for file in make_project(Path(arguments.folder)):
+        say(file)
+    say(f"now: cd {arguments.folder} && make sweep")
+
+
 @command(RESULTS)
 def geometry(arguments: argparse.Namespace) -> None:
     """Write the tables behind the analytic figures."""
