@@ -1,4 +1,4 @@
-"""A project of one's own: `grpolab init FOLDER` copies `template/` with its tasks, a study and the files around them."""
+"""`grpolab init FOLDER` copies `template/`: a project with tasks, a study and the files around them.
 
 from __future__ import annotations
 
