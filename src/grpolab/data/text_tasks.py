@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from grpolab.data.answers import canonical, final_answer
+from grpolab.data.answers import canonical, final_answer, is_changed_number
 from grpolab.data.verifiers import code_of, math_verifier
 from grpolab.errors import RequestError, shorten
 from grpolab.hub import hub_commit
@@ -83,7 +83,8 @@ class TextTask:
         has_format = bool(self.format.search(completion)) if self.format else answer != ""
         right = answer == self.final_answer(example.answer)
         if self.equal and not right:
-            right = self.equal(final_answer(example.answer), completion)
+            gold, found = final_answer(example.answer), final_answer(completion)
+            right = not is_changed_number(found, gold) and self.equal(gold, completion)  # it reads 6 in `6 million`
         return {"correct": float(right), "format": float(has_format)}
 
 
