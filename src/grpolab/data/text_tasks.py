@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpolab.data.answers import canonical, final_answer, is_changed_number
-from grpolab.data.verifiers import code_of, math_verifier
+from grpolab.data.verifiers import code_of, find_problems, math_verifier
 from grpolab.errors import RequestError, shorten
 from grpolab.hub import hub_commit
 from grpolab.identity import COMMIT
@@ -65,10 +65,11 @@ class TextTask:
         keys = (self.prompt_key, self.answer_key)
         return [key for key in keys if not isinstance(row, dict) or not isinstance(row.get(key), str | int | float)]
 
-    def template_problems(self) -> list[str]:
-        """Return a sentence if the template has no place for the prompt."""
+    def problems_of_settings(self) -> list[str]:
+        """Return a sentence if the template has no place for the prompt, and one if the verifier does not work."""
         fits = "{prompt}" in self.template
-        return [] if fits else [f"task.template={self.template!r}: it must contain {{prompt}}"]
+        problems = [] if fits else [f"task.template={self.template!r}: it must contain {{prompt}}"]
+        return problems + (find_problems(self.equal) if self.equal else [])
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
         return example.answer
@@ -119,7 +120,8 @@ class Jsonl(TextTask):
 
     def problems(self) -> list[str]:
         """Return a sentence for each problem of the files and the template."""
-        problems = [problem for split in self.files for problem in self._problems_of(split)] + self.template_problems()
+        problems = [problem for split in self.files for problem in self._problems_of(split)]
+        problems += self.problems_of_settings()
         if not problems:
             train, evaluation = ({e.prompt for e in self.examples(split, 10**9)} for split in self.files)
             if shared := train & evaluation:
@@ -165,17 +167,17 @@ class TextDataset(TextTask):
 
     def problems(self) -> list[str]:
         """Return a sentence for the first split that cannot be read, and one for the template."""
-        template = self.template_problems()
+        of_settings = self.problems_of_settings()
         if not Path(self.dataset).is_dir() and not COMMIT.fullmatch(self.revision or ""):
             reason = hub_commit(self.dataset, self.revision, kind="dataset")[1]
             said = f"task.dataset={self.dataset} is neither a folder nor a data set of the hub that is known: {reason}"
-            return [said, *template]
+            return [said, *of_settings]
         try:
-            if not self.examples("train", 0) and not template:
+            if not self.examples("train", 0) and not of_settings:
                 return [f"{self._named('train')} has no prompt of its own: all of them are evaluated"]
         except RequestError as error:
-            return [*error.problems, *template]
-        return template
+            return [*error.problems, *of_settings]
+        return of_settings
 
     def examples(self, split: str, items: int) -> list[Example]:
         """Return the evaluation split's first `items` rows, or all training rows whose prompt is not in it."""
