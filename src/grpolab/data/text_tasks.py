@@ -6,6 +6,8 @@ import json
 import re
 import string
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from grpolab.data.answers import canonical, final_answer, is_changed_number
 from grpolab.data.verifiers import code_of, find_problems, math_verifier
 from grpolab.errors import RequestError, shorten
-from grpolab.hub import hub_commit
+from grpolab.hub import hub_answers, hub_commit
 from grpolab.identity import COMMIT
 from grpolab.tasks.base import Example
 
@@ -198,12 +200,22 @@ class TextDataset(TextTask):
         from datasets import load_dataset
 
         # A folder is streamed, because the cache of `datasets` misses a change that keeps the files' times.
-        how = {"split": self.splits[split], "revision": self.revision, "streaming": Path(self.dataset).is_dir()}
+        is_folder = Path(self.dataset).is_dir()
+        how = {"split": self.splits[split], "revision": self.revision, "streaming": is_folder}
         try:
-            rows = list(load_dataset(self.dataset, self.config, **how))
+            with _offline(not is_folder and not hub_answers()):
+                loaded = load_dataset(self.dataset, self.config, **how)
+            rows = list(loaded)
         except Exception as error:  # the network's, the hub's, the files': all of them end the request alike
             reason = shorten(" ".join(str(error).split()), 300)
             raise RequestError(f"{self._named(split)} cannot be loaded: {reason}") from error
+        files = [] if is_folder else [Path(file["filename"]) for file in loaded.cache_files]
+        # Where the hub cannot be reached, `datasets` takes what it loaded last of the data set, whatever its commit.
+        if files and COMMIT.fullmatch(other := files[0].parent.name) and other != self.revision:
+            raise RequestError(
+                f"{self._named(split)} cannot be loaded: the hub gives no answer, and the local cache has commit"
+                f" {other[:8]}, not {self.revision}: give task.revision={other}, or try again with a network"
+            )
         if not rows:
             raise RequestError(f"{self._named(split)}: the split is empty")
         for number, row in enumerate(rows, start=1):
@@ -213,3 +225,15 @@ class TextDataset(TextTask):
                     f" {', '.join(row)}: name them by task.prompt_key and task.answer_key"
                 )
         return [self.example(row) for row in rows]
+
+
+@contextmanager
+def _offline(is_so: bool) -> Iterator[None]:
+    """Let `datasets` read its cache inside this context, if it is so, without the hub that it would ask for minutes."""
+    from datasets import config
+
+    before, config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE, is_so or config.HF_HUB_OFFLINE
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
