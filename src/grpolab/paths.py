@@ -123,7 +123,8 @@ class Results:
     @classmethod
     def open(cls, root: str | Path) -> Results:
         """Open the folder at `root`, below the project if relative; create it if absent. May raise RequestError."""
-        folder = Path(root) if Path(root).is_absolute() else project_root() / root
+        place = Path(root).expanduser()
+        folder = place if place.is_absolute() else project_root() / place
         marker = folder / "format.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -75,9 +75,19 @@ def quantile_metric(level: str, quantile: str, sign: str) -> str:
 
 PASS_AT = (4, 16, 64, 256)  # the k of pass@k that an evaluation computes, up to evaluation.samples
 EXACT_EVALUATION = ("eval/accuracy_expected", "eval/accuracy_greedy")
+MAJ_AT, OTHER = "eval/maj_at_k", "eval/other_accuracy"
 SAMPLED_EVALUATION = ("eval/accuracy_expected", "eval/pass_at_k", "eval/length_mean", "eval/length_std")
+EVALUATION = (*EXACT_EVALUATION, *SAMPLED_EVALUATION[1:], *(f"eval/pass_at_{k}" for k in PASS_AT), MAJ_AT, OTHER)
 
 
-def evaluation_metrics(unique_answer: bool) -> tuple[str, ...]:
-    """Return the metrics that a task's evaluation computes: exact ones where only one answer is right."""
-    return EXACT_EVALUATION if unique_answer else SAMPLED_EVALUATION
+def evaluation_metrics(
+    unique_answer: bool, samples: int = 1, votes: bool = False, others: bool = False
+) -> tuple[str, ...]:
+    """Return the metrics that a task's evaluation computes: exact ones where only one answer is right.
+
+    `samples` is evaluation.samples; `votes`: the task has final answers to vote among; `others`: there are other_tasks.
+    """
+    metrics = [*(EXACT_EVALUATION if unique_answer else SAMPLED_EVALUATION)]
+    metrics += [f"eval/pass_at_{k}" for k in PASS_AT if k <= samples]
+    metrics += [MAJ_AT] * (votes and samples > 1 and not unique_answer) + [OTHER] * others
+    return tuple(metrics)

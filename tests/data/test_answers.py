@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from answer_table import judged, rows, table
 
-from grpolab.data.answers import canonical, final_answer, majority
+from grpolab.data.answers import canonical, final_answer, is_changed_number, majority
 from grpolab.paths import project_root
 
 
@@ -76,6 +77,29 @@ def test_no_text_breaks_it() -> None:
         assert canonical(answer) == canonical(canonical(answer))
 
 
+@pytest.mark.parametrize("around", ["{}", "#### 5 {}1", "\\boxed{{{}}}"])
+def test_a_text_of_four_times_the_length_takes_no_more_than_eight_times_as_long(around: str) -> None:
+    """What takes the square of the length takes sixteen times as long: seconds for 20,000 characters."""
+    for piece in ("\\boxed{", "a", " ", "% ", "\\text{}", "10,20,", "1 1 ", "\\(", "^ ", "5!", "x=1\n"):
+        seconds = []
+        for length in (5_000, 20_000):
+            text, tries = around.format(piece * (length // len(piece))), []
+            for _ in range(3):
+                begin = time.process_time()
+                canonical(final_answer(text))
+                tries.append(time.process_time() - begin)
+            seconds.append(min(tries))
+        assert seconds[1] < 8 * seconds[0] + 0.05, (piece, seconds)
+
+
+def test_a_changed_number_is_another() -> None:
+    """math-verify does not see it, and is not asked."""
+    changed = {"6 million": "6", "5!": "5", "6\\text{ million}": "6.0", "2x": "2", "3 or four": "3", "4 times pi": "4"}
+    assert all(is_changed_number(answer, right) for answer, right in changed.items())
+    same = {"2^3": "8", "6 apples": "6", "6 million": "7", "x": "6", "6": "6"}
+    assert not any(is_changed_number(answer, right) for answer, right in same.items())
+
+
 def test_the_table_of_hard_cases_is_the_one_on_the_page() -> None:
     """`python tests/data/answer_table.py` prints it; the column of math-verify is checked where that is installed."""
     page = (project_root() / "docs" / "language_models.md").read_text().splitlines()
@@ -83,7 +107,7 @@ def test_the_table_of_hard_cases_is_the_one_on_the_page() -> None:
     for line in table():
         without_math = line if line.startswith("| ---") else line.rpartition("|")[0].rpartition("|")[0]
         assert any(other.startswith(without_math) for other in printed), line
-    assert len(rows()) == 200
+    assert len(rows()) == 254
     verdicts = judged(None)
     too_kind = [case for case, right in zip(rows(), verdicts, strict=True) if not right and case["right"] == "0"]
     assert too_kind == [], "nothing wrong is taken for right"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from tiny import tiny_settings
+from tiny import pretrained, tiny_settings
 
+from grpolab import hub
 from grpolab.data.answers import final_answer
 from grpolab.data.text_tasks import Jsonl
 from grpolab.errors import RequestError
@@ -202,3 +206,103 @@ def test_a_preset_knows_columns_prompt_and_answer(name: str, tmp_path: Path) -> 
         {"correct": 1.0, "format": 1.0},
         {"correct": 1.0, "format": 0.0},
     ]
+
+
+def test_a_folder_may_be_in_the_users_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is the one that names the whole path; a model's folder is found alike."""
+    monkeypatch.setenv("HOME", str(folder.parent))
+    task = compose(["task=dataset", "task.dataset=~/mine", "task.prompt_key=question", "task.chat=false"]).task
+    assert task.dataset == "~/mine"
+    whole, short = (tiny_settings(task=OF_FOLDER | {"dataset": name}) for name in (str(folder), "~/mine"))
+    assert make_task(short.task).problems() == []
+    assert short == whole
+    assert short.signature == whole.signature
+    (folder / "config.json").write_text("{}")
+    whole, short = (tiny_settings(model=pretrained(path)) for path in (folder, "~/mine"))
+    assert (short, short.signature) == (whole, whole.signature)
+    assert short.model.config_file() == folder / "config.json"
+
+
+# --- The hub ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], list[int]]]:
+    """A hub here that says this and hangs up, and how often it is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def start(says: bytes) -> list[int]:
+            asked: list[int] = []
+
+            def answer() -> None:
+                while True:
+                    try:
+                        connection, _ = server.accept()
+                    except OSError:  # closed: the test is over
+                        return
+                    with connection:
+                        asked.append(len(connection.recv(4096)))
+                        connection.sendall(says)
+
+            threading.Thread(target=answer, daemon=True).start()
+            return asked
+
+        here = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", here)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", here + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        for place in ("huggingface_hub.constants", "datasets.config"):
+            monkeypatch.setattr(f"{place}.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("datasets.config.HF_ENDPOINT", here)
+        for cached in (hub.hub_commit, hub.hub_answers):
+            cached.cache_clear()
+        yield start
+        server.shutdown(socket.SHUT_RDWR)
+        for cached in (hub.hub_commit, hub.hub_answers):
+            cached.cache_clear()
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(hub_at: Any, tmp_path: Path) -> None:
+    """Its own client asks six times, half a minute, and `datasets` as often again."""
+    asked = hub_at(b"")
+    (problem,) = make_task(tiny_settings(task=OF_FOLDER | {"dataset": "some/set"}).task).problems()
+    assert (
+        "task.dataset=some/set is neither a folder nor a data set of the hub that is known: the local cache" in problem
+    )
+    assert "no such dataset, and http://127.0.0.1:" in problem
+    known = OF_FOLDER | {"dataset": "some/set", "revision": "1" * 40}
+    (problem,) = make_task(tiny_settings(task=known).task).problems()
+    assert "task.train_split=train" in problem or "task.evaluation_split=test" in problem
+    assert len(asked) == 1
+
+
+def test_any_answer_is_an_answer(hub_at: Any) -> None:
+    hub_at(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+    assert hub.hub_answers()
+
+
+def test_what_the_cache_has_is_read_without_the_hub_and_no_other_commit(hub_at: Any, tmp_path: Path) -> None:
+    from datasets import Dataset, DatasetInfo
+    from datasets.arrow_writer import ArrowWriter
+    from datasets.splits import SplitDict, SplitInfo
+
+    place, splits = tmp_path / "cache" / "some___set" / "default" / "0.0.0" / ("1" * 40), SplitDict()
+    place.mkdir(parents=True)
+    for name, rows in (("train", TRAIN), ("test", TEST)):
+        features = Dataset.from_list(rows).features
+        with ArrowWriter(path=str(place / f"set-{name}.arrow"), features=features) as writer:
+            for row in rows:
+                writer.write(row)
+            writer.finalize()
+        splits.add(SplitInfo(name, num_examples=len(rows), dataset_name="set"))
+    info = {"features": features, "builder_name": "parquet", "dataset_name": "set", "config_name": "default"}
+    DatasetInfo(**info, splits=splits, version="0.0.0").write_to_directory(str(place))
+    asked = hub_at(b"")
+    known = OF_FOLDER | {"dataset": "some/set", "revision": "1" * 40}
+    task = make_task(tiny_settings(task=known).task)
+    assert task.problems() == []
+    assert [example.answer for example in task.examples("train", 0)] == ["1", "x #### 3"]
+    assert len(asked) == 1
+    (problem,) = make_task(tiny_settings(task=known | {"revision": "2" * 40}).task).problems()
+    assert f"the local cache has commit 11111111, not {'2' * 40}: give task.revision={'1' * 40}" in problem

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from grpolab.data import verifiers
 from grpolab.data.text_tasks import Jsonl
 from grpolab.errors import RequestError
 from grpolab.grpo.rewards import make_score
+from grpolab.paths import Results
+from grpolab.run import preflight
 from grpolab.settings.task import RewardSettings
 from grpolab.sweep.compose import compose
 from grpolab.tasks.base import Example
@@ -60,6 +65,29 @@ def test_without_math_verify_the_command_is_named(monkeypatch: pytest.MonkeyPatc
         task_of("math_verify")
 
 
+@pytest.mark.parametrize(
+    ("package", "says"),
+    [
+        ("import no_such_parser", "the package math-verify is there and cannot be used"),
+        (PACKAGE, "the package math-verify does not find that 1/2 is 0.5 and not 0.6"),
+    ],
+)
+def test_a_math_verify_that_does_not_work_is_found_before_anything_starts(
+    package: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_child: Any
+) -> None:
+    (tmp_path / "math_verify.py").write_text(package)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path), *filter(None, sys.path)]))
+    task: dict[str, Any] = {"name": "jsonl", "prompt_key": "q", "answer_key": "a", "template": "{prompt}"}
+    task |= {"chat": False, "verifier": "math_verify"} | dict.fromkeys(("system", "stop", "format"))
+    for name in ("train_file", "evaluation_file"):
+        task[name] = str(tmp_path / name)
+        (tmp_path / name).write_text(f'{{"q": "{name}", "a": "1"}}\n')
+    (problem,) = preflight.check(tiny_settings(task=task), Results.open(tmp_path / "results"))
+    assert problem.startswith(f"task.verifier=math_verify: {says}")
+    assert "`make extras WHAT=math` installs it" in problem
+
+
 @pytest.mark.optional
 def test_math_verify_knows_algebra(new_child: Any) -> None:
     """`make extras WHAT=math` installs it and runs this."""
@@ -103,8 +131,28 @@ def test_a_sandbox_that_does_not_start_is_refused(command: str, seconds: float, 
     [
         ("task.verifier=code", "task.verifier=code needs reward.sandbox={command: ..., seconds: 10}, where it runs"),
         ("reward.sandbox={command: x, seconds: 1}", "reward.sandbox needs task.verifier=code"),
+        (
+            "task.verifier=code reward.sandbox={command:x,seconds:1} warm_start.max_steps=9",
+            "warm_start.max_steps=9 would teach the tests of task.verifier=code as answers: it must be 0",
+        ),
     ],
 )
-def test_code_and_a_sandbox_go_together(override: str, says: str) -> None:
+def test_code_and_a_sandbox_go_together_and_no_warm_start_teaches_tests(override: str, says: str) -> None:
+    overrides = override.split() if "max_steps" in override else [override]
     with pytest.raises(RequestError, match=says):
-        compose(["task=gsm8k", override])
+        compose(["task=gsm8k", *overrides])
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_nothing_that_a_sandbox_starts_outlives_it(ends: bool, tmp_path: Path) -> None:
+    """Neither if the command ends by itself nor if it is killed."""
+    command = f"sh -c 'sleep 60 & echo $! > {tmp_path}/pid; sleep {0 if ends else 60}'"
+    assert verifiers._run(command, "", 20.0 if ends else 3.0) == (0 if ends else None)
+    pid = int((tmp_path / "pid").read_text())
+    stat = Path("/proc", str(pid), "stat")
+    for _ in range(100):
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("its child lives")

@@ -20,7 +20,7 @@ from grpolab.run import preflight
 from grpolab.run.folder import Outcome
 from grpolab.run.train import Ending, Interrupted, run
 from grpolab.settings.resolved import Resolved
-from grpolab.vocabulary import evaluation_metrics
+from grpolab.vocabulary import EVALUATION, evaluation_metrics
 
 KEYS = {field.name for field in fields(Outcome)}
 
@@ -242,3 +242,25 @@ def test_a_metric_that_the_task_does_not_have_is_refused_before_anything_starts(
     for task, unique in (({"name": "addition", "digits": 1}, True), (FREE, False)):
         settings = tiny_settings(task=task, rollout_steps=1)
         assert tuple(run(settings, results)["final"]) == evaluation_metrics(unique)
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize("name", ["addition", "jsonl"])
+def test_every_metric_that_evaluation_writes_may_stop_a_run(
+    name: str, samples: int, results: Results, tmp_path: Path
+) -> None:
+    task: dict[str, Any] = {"name": "addition", "digits": 1}
+    if name == "jsonl":
+        task = {"name": "jsonl", "prompt_key": "q", "answer_key": "a", "template": "{prompt}", "chat": False}
+        task |= dict.fromkeys(("system", "stop", "format", "verifier"))
+        for key in ("train_file", "evaluation_file"):
+            task[key] = str(tmp_path / key)
+            (tmp_path / key).write_text(f'{{"q": "{key}", "a": "1"}}\n')
+    changes = {"task": task, "evaluation": {"every": 1, "samples": samples}}
+    changes |= {"other_tasks": {"sums": {"name": "addition", "digits": 2}}} if samples > 1 else {}
+    written = set(run(tiny_settings(**changes, rollout_steps=1), results)["final"])
+    assert ("eval/pass_at_4" in written) == ("eval/other_accuracy" in written) == (samples == 4)
+    assert ("eval/maj_at_k" in written) == (samples == 4 and name == "jsonl")
+    for metric in EVALUATION:
+        problems = preflight.check(tiny_settings(**changes, early_stop={**HOPELESS, "metric": metric}), results)
+        assert (problems == []) == (metric in written), (metric, problems)

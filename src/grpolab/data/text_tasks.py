@@ -6,6 +6,8 @@ import json
 import re
 import string
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,10 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from grpolab.data.answers import canonical, final_answer
-from grpolab.data.verifiers import code_of, math_verifier
+from grpolab.data.answers import canonical, final_answer, is_changed_number
+from grpolab.data.verifiers import code_of, find_problems, math_verifier
 from grpolab.errors import RequestError, shorten
-from grpolab.hub import hub_commit
+from grpolab.hub import hub_answers, hub_commit
 from grpolab.identity import COMMIT
 from grpolab.tasks.base import Example
 
@@ -65,10 +67,11 @@ class TextTask:
         keys = (self.prompt_key, self.answer_key)
         return [key for key in keys if not isinstance(row, dict) or not isinstance(row.get(key), str | int | float)]
 
-    def template_problems(self) -> list[str]:
-        """Return a sentence if the template has no place for the prompt."""
+    def problems_of_settings(self) -> list[str]:
+        """Return a sentence if the template has no place for the prompt, and one if the verifier does not work."""
         fits = "{prompt}" in self.template
-        return [] if fits else [f"task.template={self.template!r}: it must contain {{prompt}}"]
+        problems = [] if fits else [f"task.template={self.template!r}: it must contain {{prompt}}"]
+        return problems + (find_problems(self.equal) if self.equal else [])
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
         return example.answer
@@ -83,7 +86,8 @@ class TextTask:
         has_format = bool(self.format.search(completion)) if self.format else answer != ""
         right = answer == self.final_answer(example.answer)
         if self.equal and not right:
-            right = self.equal(final_answer(example.answer), completion)
+            gold, found = final_answer(example.answer), final_answer(completion)
+            right = not is_changed_number(found, gold) and self.equal(gold, completion)  # it reads 6 in `6 million`
         return {"correct": float(right), "format": float(has_format)}
 
 
@@ -118,7 +122,8 @@ class Jsonl(TextTask):
 
     def problems(self) -> list[str]:
         """Return a sentence for each problem of the files and the template."""
-        problems = [problem for split in self.files for problem in self._problems_of(split)] + self.template_problems()
+        problems = [problem for split in self.files for problem in self._problems_of(split)]
+        problems += self.problems_of_settings()
         if not problems:
             train, evaluation = ({e.prompt for e in self.examples(split, 10**9)} for split in self.files)
             if shared := train & evaluation:
@@ -164,17 +169,17 @@ class TextDataset(TextTask):
 
     def problems(self) -> list[str]:
         """Return a sentence for the first split that cannot be read, and one for the template."""
-        template = self.template_problems()
+        of_settings = self.problems_of_settings()
         if not Path(self.dataset).is_dir() and not COMMIT.fullmatch(self.revision or ""):
             reason = hub_commit(self.dataset, self.revision, kind="dataset")[1]
             said = f"task.dataset={self.dataset} is neither a folder nor a data set of the hub that is known: {reason}"
-            return [said, *template]
+            return [said, *of_settings]
         try:
-            if not self.examples("train", 0) and not template:
+            if not self.examples("train", 0) and not of_settings:
                 return [f"{self._named('train')} has no prompt of its own: all of them are evaluated"]
         except RequestError as error:
-            return [*error.problems, *template]
-        return template
+            return [*error.problems, *of_settings]
+        return of_settings
 
     def examples(self, split: str, items: int) -> list[Example]:
         """Return the evaluation split's first `items` rows, or all training rows whose prompt is not in it."""
@@ -195,12 +200,22 @@ class TextDataset(TextTask):
         from datasets import load_dataset
 
         # A folder is streamed, because the cache of `datasets` misses a change that keeps the files' times.
-        how = {"split": self.splits[split], "revision": self.revision, "streaming": Path(self.dataset).is_dir()}
+        is_folder = Path(self.dataset).is_dir()
+        how = {"split": self.splits[split], "revision": self.revision, "streaming": is_folder}
         try:
-            rows = list(load_dataset(self.dataset, self.config, **how))
+            with _offline(not is_folder and not hub_answers()):
+                loaded = load_dataset(self.dataset, self.config, **how)
+            rows = list(loaded)
         except Exception as error:  # the network's, the hub's, the files': all of them end the request alike
             reason = shorten(" ".join(str(error).split()), 300)
             raise RequestError(f"{self._named(split)} cannot be loaded: {reason}") from error
+        files = [] if is_folder else [Path(file["filename"]) for file in loaded.cache_files]
+        # Where the hub cannot be reached, `datasets` takes what it loaded last of the data set, whatever its commit.
+        if files and COMMIT.fullmatch(other := files[0].parent.name) and other != self.revision:
+            raise RequestError(
+                f"{self._named(split)} cannot be loaded: the hub gives no answer, and the local cache has commit"
+                f" {other[:8]}, not {self.revision}: give task.revision={other}, or try again with a network"
+            )
         if not rows:
             raise RequestError(f"{self._named(split)}: the split is empty")
         for number, row in enumerate(rows, start=1):
@@ -210,3 +225,15 @@ class TextDataset(TextTask):
                     f" {', '.join(row)}: name them by task.prompt_key and task.answer_key"
                 )
         return [self.example(row) for row in rows]
+
+
+@contextmanager
+def _offline(is_so: bool) -> Iterator[None]:
+    """Let `datasets` read its cache inside this context, if it is so, without the hub that it would ask for minutes."""
+    from datasets import config
+
+    before, config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE, is_so or config.HF_HUB_OFFLINE
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before

@@ -28,6 +28,7 @@ from grpolab.settings.task import RewardSettings
 from grpolab.tasks.base import Example, Task
 
 PACKAGE = "math_verify"
+INSTALL = "`make extras WHAT=math` installs it (pip install 'grpolab[math]')"
 START_SECONDS, ANSWER_SECONDS = 120.0, 15.0  # of the child; math-verify's own limits are 3 s a step
 MOST_MEMORY = 4 * 2**30  # of the child, in bytes
 CODE = re.compile(r"```[\w+.-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
@@ -37,11 +38,18 @@ CODE = re.compile(r"```[\w+.-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 def math_verifier() -> Callable[[str, str], bool]:
     """Return a function of (right answer, completion). Raises RequestError if math-verify is not installed."""
     if importlib.util.find_spec(PACKAGE) is None:
-        raise RequestError(
-            "task.verifier=math_verify needs the package math-verify: `make extras WHAT=math` installs it"
-            " (pip install 'grpolab[math]')"
-        )
+        raise RequestError(f"task.verifier=math_verify needs the package math-verify: {INSTALL}")
     return functools.lru_cache(maxsize=4096)(MathVerifier().equal)  # a group often has equal completions
+
+
+def find_problems(equal: Callable[[str, str], bool]) -> list[str]:
+    """Return a sentence if math-verify is installed and does not work: its child is asked what it must know."""
+    try:
+        if equal("1/2", "\\boxed{0.5}") and not equal("1/2", "\\boxed{0.6}"):
+            return []
+    except RequestError as error:
+        return list(error.problems)
+    return [f"task.verifier=math_verify: the package math-verify does not find that 1/2 is 0.5 and not 0.6: {INSTALL}"]
 
 
 class MathVerifier:
@@ -72,7 +80,11 @@ class MathVerifier:
         child = subprocess.Popen([*PYTHON, "-c", code], **pipes)
         if _line(child, START_SECONDS) != b"ready\n":
             child.kill()
-            raise RequestError(f"task.verifier=math_verify: the package cannot be used: python -c 'import {PACKAGE}'")
+            child.communicate()
+            raise RequestError(
+                f"task.verifier=math_verify: the package math-verify is there and cannot be used ({PYTHON[0]} -c"
+                f" 'import {PACKAGE}' says why): {INSTALL}"
+            )
         self._child = child
         return child
 
@@ -140,7 +152,10 @@ def _run(command: str, program: str, seconds: float) -> int | None:
         child.communicate(program.encode(errors="replace"), seconds)
         return child.returncode
     except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # and what it has started
-        child.communicate()
         return None
+    finally:  # what it has started may live on, however it ended; as long as it does, no other group has the number
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        assert child.stdin
+        child.stdin.close()
+        child.wait()

@@ -49,12 +49,11 @@ def check(settings: Resolved, results: Results) -> list[str]:
             if settings.sampler_engine:
                 resolve(ENGINES[settings.sampler_engine])(settings)  # asks it
             _try_reward(settings.reward, task)
-        measured, rule = evaluation_metrics(task.unique_answer), settings.early_stop
+        samples, rule, votes = settings.evaluation.samples, settings.early_stop, hasattr(task, "final_answer")
+        measured = evaluation_metrics(task.unique_answer, samples, votes, bool(settings.other_tasks))
         if rule and rule.metric not in measured:
-            problems.append(
-                f"early_stop.metric={rule.metric} is not measured with task={settings.task.name}:"
-                f" it must be one of {', '.join(measured)}"
-            )
+            of = f"it must be one of {', '.join(measured)}, with evaluation.samples={samples}"
+            problems.append(f"early_stop.metric={rule.metric} is not measured with task={settings.task.name}: {of}")
     except RequestError as error:
         problems += error.problems
     return problems

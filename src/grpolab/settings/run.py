@@ -35,7 +35,7 @@ from grpolab.settings.task import (
     TaskSettings,
     WarmStartSettings,
 )
-from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
+from grpolab.vocabulary import EVALUATION
 
 
 class EvaluationSettings(Settings):
@@ -119,9 +119,7 @@ class MachineSettings(Settings):
 class EarlyStopSettings(Settings):
     """Ends a run whose evaluations stay at or below a bound; that is its outcome, and the rule is its reason."""
 
-    metric: Annotated[str, among((*EXACT_EVALUATION, *SAMPLED_EVALUATION))] = setting(
-        "Evaluation metric that is watched."
-    )
+    metric: Annotated[str, among(EVALUATION)] = setting("Evaluation metric that is watched.")
     at_most: FiniteFloat = setting("An evaluation at or below this is a bad one.")
     after: Natural = setting("Evaluations before so many rollout steps do not count.")
     evaluations: Count = setting("So many bad evaluations in a row end the run.")
@@ -279,6 +277,8 @@ class RunSettings(SelectionSettings):
         if (runs_code := getattr(self.task, "verifier", None) == "code") != (self.reward.sandbox is not None):
             needs = "reward.sandbox={command: ..., seconds: 10}, where it runs" if runs_code else "task.verifier=code"
             yield f"{'task.verifier=code' if runs_code else 'reward.sandbox'} needs {needs}"
+        if runs_code and (steps := self.warm_start.max_steps):
+            yield f"warm_start.max_steps={steps} would teach the tests of task.verifier=code as answers: it must be 0"
         if self.fault and processes > 1:
             yield f"data_parallel={processes}: fault={self.fault} is planted in one process: leave data_parallel empty"
         if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from grpolab.hub import cached_file, pinned_commit
+from grpolab.hub import cached_file, pinned
 from grpolab.settings import Count, Natural, Positive, Seed, Settings, Share, setting
 
 LONGEST = 4096  # positions of a model from scratch
@@ -135,7 +135,7 @@ class DatasetTask(TextSettings):
 
     def pinned(self) -> DatasetTask:
         """Return the data set at one commit of the hub, as far as that can be known; a folder has none."""
-        return self.model_copy(update={"revision": pinned_commit(self.dataset, self.revision, "dataset")})
+        return self.model_copy(update=pinned("dataset", self.dataset, self.revision))
 
 
 class CustomTask(Settings):
@@ -251,13 +251,12 @@ class PretrainedModel(Settings):
 
     def pinned(self) -> PretrainedModel:
         """Return the model at one commit of the hub, as far as that can be known; a folder has none."""
-        return self.model_copy(update={"revision": pinned_commit(self.path, self.revision)})
+        return self.model_copy(update=pinned("path", self.path, self.revision))
 
     def config_file(self) -> Path | None:
         """Find its config.json in its folder or in the local cache of the hub; None if neither has the model."""
-        if Path(self.path).is_dir():
-            return Path(self.path) / "config.json"
-        return cached_file(self.path, self.revision, "config.json")
+        folder = Path(self.path).expanduser()
+        return folder / "config.json" if folder.is_dir() else cached_file(self.path, self.revision, "config.json")
 
 
 class LoraSettings(Settings):

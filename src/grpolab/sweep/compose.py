@@ -99,8 +99,9 @@ class Composer:
 
     def parse(self, text: str, problems: list[str], sweep: bool = False) -> Override | None:
         """Parse an override, or append a sentence to `problems`. `sweep` allows several values."""
+        quoted = re.sub(r"=(~[\w./:-]*)$", r"='\1'", text)  # Hydra's grammar has no place in the user's home
         try:
-            override = self._parsed[text] = self._parsed.get(text) or self._parser.parse_override(text)
+            override = self._parsed[text] = self._parsed.get(text) or self._parser.parse_override(quoted)
         except (HydraException, ValueError, RecursionError):  # the last two: 5,000 digits, a hundred brackets
             override = None
         if override is None or not override.key_or_group:

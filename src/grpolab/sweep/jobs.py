@@ -111,7 +111,7 @@ class Request:
         results, settings_of = self.results, {cell.signature: cell.settings for p in self.plans for cell in p.cells}
         studies = {plan.study.name: find_namesake(results, plan.study.name, plan.study.file) for plan in self.plans}
         # The checks read files, so runs that differ only in other keys are checked once.
-        checked = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
+        checked = {"task", "other_tasks", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
         checked |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
         different = {str(run.model_dump(include=checked)): run for run in settings_of.values()}
         namesakes = [f"study {name}: {problem}" for name, problem in studies.items() if problem]
