@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from tiny import pretrained, records, run_folder, tiny_settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpolab.errors import Damaged, RequestError
-from grpolab.models.hugging_face import write_model
+from grpolab.models.hugging_face import model_card, write_model
 from grpolab.paths import Results
 from grpolab.run.train import run
+from grpolab.settings.resolved import resolve_run
+from grpolab.sweep.compose import compose
 
 LORA = {"rank": 2, "alpha": 6, "targets": ["q_proj", "down_proj"]}
 
@@ -36,7 +39,9 @@ def test_a_folder_scores_what_the_run_scored(tmp_path: Path, changes: dict[str, 
     card = (tmp_path / "model" / "README.md").read_text()
     assert f"run `{settings.signature}`" in card
     assert f"| `eval/accuracy_expected` | {outcome['final']['eval/accuracy_expected']:.6g} |" in card
-    assert "| `learning_rate` | `0.01` |" in card
+    assert "\nlearning_rate: 0.01\n" in card
+    for file in (tmp_path / "model").glob("*.*"):
+        assert str(tmp_path).encode() not in file.read_bytes(), file
 
 
 def test_others_load_and_sample_it(tmp_path: Path) -> None:
@@ -68,6 +73,47 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="policy_sha256"):
         write_model(results, folder, tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_a_card_names_files_without_their_place_and_keeps_every_value(tmp_path: Path) -> None:
+    system = f"Think | then\n```\nanswer in {tmp_path}/notes/plan.txt, /no_think"
+    words = {
+        **{"model": "pretrained", "model.path": f"{tmp_path}/base", "task": "jsonl", "task.chat": "true"},
+        **{"task.train_file": f"{tmp_path}/data/train.jsonl", "task.evaluation_file": "'~/test.jsonl'"},
+        **{"task.format": "'a|b'", "task.stop": "['|', '`']", "task.verifier": "code"},
+        **{"reward.sandbox": f"{{command: 'nice {tmp_path}/bin/sandbox --net=none', seconds: 5}}"},
+        "reward.function": f"{tmp_path}/my/reward.py:score",
+    }
+    plain = compose([f"{key}={value}" for key, value in words.items()])
+    settings = resolve_run(plain.model_copy(update={"task": plain.task.model_copy(update={"system": system})}))
+    card = model_card(settings, "0123", {"outcome": "completed", "final": {}})
+    assert str(tmp_path) not in card
+    assert "base_model" not in card
+    assert "\n# base, trained by GRPO on jsonl\n" in card
+    fence = "````"
+    values = yaml.safe_load(card.partition(f"{fence}yaml\n")[2].partition(fence)[0])
+    assert (values["model.path"], values["reward.function"]) == ("base", "reward.py:score")
+    assert (values["task.train_file"], values["task.evaluation_file"]) == ("train.jsonl", "test.jsonl")
+    assert (values["task.format"], values["task.stop"]) == ("a|b", ["|", "`"])
+    assert values["reward.sandbox.command"] == "nice sandbox --net=none"
+    assert values["task.system"] == "Think | then\n```\nanswer in plan.txt, /no_think"
+    hub = settings.model_copy(update={"model": settings.model.model_copy(update={"path": "org/name"})})
+    assert "\nbase_model: org/name\n" in model_card(hub, "0123", {"outcome": "completed", "final": {}})
+
+
+def test_a_run_that_diverged_is_written_if_its_last_weights_are_finite(tmp_path: Path) -> None:
+    results, switches = Results.open(tmp_path / "results"), {"max_grad_norm": math.inf, "num_iterations": 1}
+    lost = tiny_settings(**switches, learning_rate=1e38)
+    assert run(lost, results)["outcome"] == "diverged"
+    with pytest.raises(RequestError, match=r"diverged \(.*, and the weights it kept are not finite"):
+        write_model(results, run_folder(lost, results), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    kept = tiny_settings(**switches | {"num_iterations": 3}, learning_rate=1e12)
+    assert run(kept, results)["outcome"] == "diverged"
+    write_model(results, run_folder(kept, results), tmp_path / "model")
+    assert "\nThey are those of its last finite optimiser step (loss " in (tmp_path / "model" / "README.md").read_text()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert all(bool(weight.isfinite().all()) for weight in model.parameters())
 
 
 def test_a_run_from_before_a_key_is_written_and_one_with_an_unknown_key_refused(tmp_path: Path) -> None:

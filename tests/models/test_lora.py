@@ -5,12 +5,16 @@ from __future__ import annotations
 import copy
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tiny import records, run_folder, tiny_parts, tiny_policy, tiny_settings
+from tiny import pretrained, records, run_folder, tiny_parts, tiny_policy, tiny_settings
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from grpolab.errors import RequestError
 from grpolab.grpo.model import Policy, old_log_probs, token_log_probs
+from grpolab.grpo.sampler import refresh_sampler, round_to_int8
 from grpolab.models.lora import find_problems, merged
 from grpolab.paths import Results
 from grpolab.run.assembly import RunParts
@@ -38,11 +42,24 @@ def disturb(policy: Policy) -> None:
                 weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
 
 
-def plain(policy: Policy) -> Policy:
+def plain(policy: Policy, **changes: Any) -> Policy:
     """A model without adapters that has the merged weights."""
-    other = tiny_policy()
+    other = tiny_policy(**changes)
     other.load_weights(merged(policy))
     return other
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> dict[str, Any]:
+    """A model whose linear layers are transformers' Conv1D, with weights (I, O)."""
+    tokenizer = tiny_policy().tokenizer
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2, **ends)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    return {"model": pretrained(tmp_path / "gpt2")}
 
 
 @needs_peft
@@ -69,22 +86,59 @@ def test_only_adapters_are_trained() -> None:
 
 
 @needs_peft
-def test_the_gradient_is_that_of_the_product() -> None:
-    """W' = W + scale B A, so dL/dB = scale dL/dW' A^T and dL/dA = scale B^T dL/dW'."""
-    parts = tiny_parts(lora=LORA)
+@pytest.mark.parametrize(("kind", "layers"), [("llama", 7), ("gpt2", 4)])
+def test_the_gradient_is_that_of_the_product(kind: str, layers: int, gpt2: dict[str, Any]) -> None:
+    """W' = W + scale B A, so dL/dB = scale dL/dW' A^T and dL/dA = scale B^T dL/dW'; GPT-2 keeps the transpose of W."""
+    changes = gpt2 if kind == "gpt2" else {}
+    parts = tiny_parts(lora=LORA, **changes)
     policy = parts.state.policy
     disturb(policy)
-    batch, whole = parts.learner.collect(parts.state).batch, plain(policy)
+    batch, whole = parts.learner.collect(parts.state).batch, plain(policy, **changes)
     for each in (policy, whole):
         log_probs_BT, _ = token_log_probs(each, batch)
         log_probs_BT[batch.mask_BT].sum().backward()
-    weights = policy.weights()
+    weights, compared = policy.weights(), 0
     for name, weight in whole.weights().items():
         if (first := name.replace(".weight", ".lora_A.default.weight")) in weights:
             a_RI, b_OR = weights[first], weights[first.replace("lora_A", "lora_B")]
             assert weight.grad is not None
-            torch.testing.assert_close(b_OR.grad, SCALE * weight.grad @ a_RI.T, rtol=1e-4, atol=1e-4)
-            torch.testing.assert_close(a_RI.grad, SCALE * b_OR.T @ weight.grad, rtol=1e-4, atol=1e-4)
+            grad_OI = weight.grad.T if kind == "gpt2" else weight.grad
+            torch.testing.assert_close(b_OR.grad, SCALE * grad_OI @ a_RI.T, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(a_RI.grad, SCALE * b_OR.T @ grad_OI, rtol=1e-4, atol=1e-4)
+            compared += 1
+    assert compared == layers
+
+
+@needs_peft
+def test_gpt2_has_its_own_names_of_layers(gpt2: dict[str, Any], recwarn: pytest.WarningsRecorder) -> None:
+    (problem,) = find_problems(tiny_settings(lora={**LORA, "targets": ["attn.c_proj", "q_proj"]}, **gpt2))
+    assert problem.endswith("called q_proj: it must be one of c_attn, c_fc, c_proj")
+    names = set(tiny_parts(lora={**LORA, "targets": ["attn.c_proj"]}, **gpt2).state.policy.weights())
+    assert names == {f"transformer.h.0.attn.c_proj.lora_{part}.default.weight" for part in "AB"}
+    assert not [warning for warning in recwarn if "fan_in_fan_out" in str(warning.message)]
+
+
+@needs_peft
+def test_an_int8_sampler_rounds_what_lies_below_adapters_and_once() -> None:
+    """As an engine has a quantised model and serves an adapter beside it: what is trained is not rounded."""
+    parts = tiny_parts(lora=LORA, sampler_dtype="int8")
+    trainer, sampler = parts.state.policy, parts.state.sampler
+    assert sampler is not None
+    disturb(trainer)
+    for _ in range(2):  # rounding what is rounded could move it, and a run that is resumed begins anew
+        refresh_sampler(sampler, trainer, parts.settings)
+    rounded = 0
+    for (name, mine), theirs in zip(sampler.model.named_parameters(), trainer.model.parameters(), strict=True):
+        is_below = ".base_layer." in name
+        assert torch.equal(mine, round_to_int8(theirs.detach()) if is_below else theirs), name
+        rounded += is_below
+    assert rounded == 7
+
+
+@needs_peft
+def test_an_int8_sampler_of_a_model_without_linear_layers_is_refused(gpt2: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="a model of kind gpt2 has no linear layers"):
+        tiny_parts(lora=LORA, sampler_dtype="int8", **gpt2)
 
 
 @needs_peft

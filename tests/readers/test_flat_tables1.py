@@ -194,5 +194,5 @@ def test_deepspeed_chat(tmp_path: Path) -> None:
     check(found, max_completion_length=96, learning_rate=4e-6, warmup_steps=20)
     check(found, beta=0.1, kl_placement="advantage", lr_scheduler_type="linear", adam_beta2=0.95, weight_decay=0.1)
     assert said(found, "critic_model_name_or_path=org/critic: there is no critic here")
-    assert said(found, "actor_lora_dim=16: all weights are trained here")
+    assert said(found, "actor_lora_dim=16: all weights are trained here unless lora is set")
     assert said(found, "actor_learn_rate=1e-05: DeepSpeed-Chat has no such key (did you mean actor_learning_rate")

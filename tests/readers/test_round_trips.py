@@ -14,7 +14,7 @@ from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 
 COMPOSER = Composer()
-ACTOR = "actor_rollout_ref.actor."
+ACTOR, MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.model."
 TRL: list[dict[str, Any]] = [
     {},
     {"loss_type": "grpo", "num_iterations": 4, "epsilon_high": 0.28, "delta": 4.0},
@@ -28,6 +28,8 @@ TRL: list[dict[str, Any]] = [
     {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
     {"epsilon_high": float("inf"), "num_iterations": 2, "model_name_or_path": "some/model"},
     {"top_k": 20, "top_p": 0.9, "min_p": 0.05, "mask_truncated_completions": True},
+    {"use_peft": True, "lora_r": 8, "lora_dropout": 0.0, "lora_target_modules": ["q_proj", "v_proj"]},
+    {"use_peft": True, "lora_alpha": 64, "lora_dropout": 0.0, "lora_target_modules": [r".*\.attn\.c_proj"]},
 ]
 GRPO = {"actor_rollout_ref.rollout.n": 8, "algorithm.adv_estimator": "grpo"}
 VERL: list[dict[str, Any]] = [
@@ -43,6 +45,7 @@ VERL: list[dict[str, Any]] = [
     {**GRPO, "algorithm.adv_estimator": "rloo", f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"},
     {**GRPO, "algorithm.adv_estimator": "reinforce_plus_plus_baseline", f"{ACTOR}optim.betas": [0.9, 0.95]},
     {**GRPO, f"{ACTOR}optim.lr_scheduler_type": "cosine", f"{ACTOR}optim.min_lr_ratio": 0.1},
+    {**GRPO, f"{MODEL}lora_rank": 8, f"{MODEL}lora_alpha": 32, f"{MODEL}target_modules": ["q_proj", "attn.c_proj"]},
 ]
 CONFIGS = [("trl", given, "config.py") for given in TRL] + [("verl", given, "run.sh") for given in VERL]
 
@@ -85,6 +88,13 @@ EXPORTED = [
     ("verl", "loss_type=gmpo", f"{ACTOR}policy_loss.loss_mode=geo_mean"),
     ("verl", "dialect=verl num_minibatches=2", f"{ACTOR}ppo_mini_batch_size=16"),
     ("verl", "top_p=0.9", "actor_rollout_ref.rollout.top_p=0.9"),
+    (
+        "trl",
+        "lora={rank:16,alpha:32,targets:null}",
+        "use_peft=True,\n    lora_dropout=0.0,\n    lora_target_modules=['all-",
+    ),
+    ("trl", "lora={rank:8,alpha:32,targets:[q_proj]}", r"lora_target_modules=['.*\\.q_proj']"),
+    ("verl", "lora={rank:8,alpha:32,targets:null}", f"{MODEL}lora_rank=8\n{MODEL}lora_alpha=32"),
 ]
 
 
@@ -124,12 +134,24 @@ def test_what_a_framework_cannot_say_is_refused_with_the_reason(framework: str, 
     assert any(says in problem for problem in refused.value.problems), refused.value.problems
 
 
+@pytest.mark.parametrize("framework", ["trl", "verl"])
+def test_what_a_config_has_no_key_for_is_said(framework: str) -> None:
+    task = "task=jsonl task.chat=true task.system=Think. task.stop=['</a>'] task.train_file=a task.evaluation_file=b"
+    words = [*task.split(), "reward.overlong_buffer=0.2", "reward.weights.overlong=1.0", "kernel=clipped"]
+    exported = export(framework, COMPOSER.compose(words), COMPOSER.compose)
+    assert [sentence.partition(":")[0] for sentence in exported.left_out] == [
+        "task.stop=['</a>']",
+        "task.system='Think.'",
+        "reward.weights.overlong=1.0",
+    ]
+    assert export(framework, COMPOSER.compose([]), COMPOSER.compose).left_out == []
+
+
 @pytest.mark.parametrize(
     ("overrides", "remark"),
     [
         ("dialect=roll scale_epsilon=1e-4", "framework=roll"),
         ("loss_type=dapo entropy_coef=0.01", "averages the entropy"),
-        ("reward.overlong_buffer=0.2 reward.weights.overlong=1.0", "reward.weights.overlong"),
     ],
 )
 def test_what_is_computed_another_way_there_is_said(overrides: str, remark: str) -> None:

@@ -52,7 +52,7 @@ def test_axolotl_has_fields_at_the_top_and_below_trl(tmp_path: Path) -> None:
     said = " ".join(found.left_out)
     assert "num_generation=3: no version's GRPOConfig has it (did you mean num_generations" in said
     assert "async_prefetch=True" in said
-    assert "use_peft=True: all weights are trained here" in said
+    assert "lora_target_modules=None: peft then chooses" in said
     assert "sequence_len" not in said
 
 
@@ -71,7 +71,8 @@ def test_ms_swifts_own_names_and_its_rate_by_what_it_trains(tmp_path: Path) -> N
     assert (full.settings.learning_rate, lora.settings.learning_rate) == (1e-5, 1e-4)
     assert (full.settings.beta, full.settings.prompts_per_step) == (0.04, 2)
     assert full.settings.mask_truncated_completions
-    assert "use_peft=True" in " ".join(lora.left_out)
+    assert full.settings.lora is None
+    assert lora.settings.lora is not None
 
 
 MEGATRON = """megatron rlhf --rlhf_type grpo --model m --micro_batch_size 4 --global_batch_size 128 --lr 2e-6 \\

@@ -151,6 +151,8 @@ def export(arguments: argparse.Namespace) -> None:
     say(exported.text)
     for sentence in exported.remarks:
         say(f"a little different there: {sentence}", error=True)
+    for sentence in exported.left_out:
+        say(f"not carried: {printable(sentence)}", error=True)
 
 
 def _converted(arguments: argparse.Namespace, file: str) -> tuple[Given, Converted]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grpolab import seeds
 from grpolab.errors import RequestError
-from grpolab.grpo.model import Policy
+from grpolab.grpo.model import ADAPTER, Policy
 from grpolab.settings.resolved import Resolved
 
 INT8 = 127  # largest rounded weight; -128 is not used, so that the grid is symmetric
@@ -26,14 +26,15 @@ def own_sampler(policy: Policy, settings: Resolved) -> Policy | None:
     if settings.sampler_dtype != "int8" and settings.sampler_refresh is None:
         return None
     sampler = replace(policy, model=copy.deepcopy(policy.model), compiled=False)
-    refresh_sampler(sampler, policy, settings)
+    if settings.sampler_dtype == "int8":
+        _round_linear_layers(sampler)
     return sampler
 
 
 def refresh_sampler(sampler: Policy, policy: Policy, settings: Resolved) -> None:
     """Give the sampler the trainer's weights, those of linear layers rounded if `sampler_dtype=int8`."""
     sampler.load_weights(policy.weights())
-    if settings.sampler_dtype == "int8":
+    if settings.sampler_dtype == "int8" and not settings.lora:  # what lies below adapters stays as it was rounded
         _round_linear_layers(sampler)
 
 
@@ -41,11 +42,10 @@ def refresh_sampler(sampler: Policy, policy: Policy, settings: Resolved) -> None
 def _round_linear_layers(sampler: Policy) -> None:
     """Round the weights of every linear layer but the head to int8. Raises RequestError if there is none.
 
-    Weights alone, as an inference engine's W8A16, which leaves out the head too: the products are in `dtype`. PyTorch's
-    own quantised layers (torch.ao.quantization) are deprecated and run on CPUs only.
+    Weights alone, as an inference engine's W8A16, which leaves out head and adapters too: the products are in `dtype`.
     """
-    head = sampler.model.get_output_embeddings()
-    layers = [m for m in sampler.model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    head, named = sampler.model.get_output_embeddings(), sampler.model.named_modules()
+    layers = [m for n, m in named if isinstance(m, torch.nn.Linear) and m is not head and ADAPTER not in n]
     if not layers:
         kind = sampler.model.config.model_type
         raise RequestError(f"sampler_dtype=int8: a model of kind {kind} has no linear layers: use float16 or bfloat16")

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import yaml
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from transformers import GenerationConfig
 from transformers.utils import logging
 
+from grpolab.credentials import without_secrets_in
 from grpolab.errors import RequestError
 from grpolab.grpo.loading import make_policy
 from grpolab.grpo.model import Policy
 from grpolab.identity import dotted
 from grpolab.models.lora import add_adapters, merged
-from grpolab.paths import Results
+from grpolab.paths import Results, map_leaves, plain
 from grpolab.records import check_policy, read_provenance, read_result, read_settings
 from grpolab.run_files import WEIGHTS, Record, read_warm_start
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import PretrainedModel
 from grpolab.tasks import make_task
+from grpolab.vocabulary import DIVERGED
+
+# The folders before a name, at the beginning of a word: /home/me/ of `cat /home/me/run.sh`, but nothing of /no_think.
+FOLDERS = re.compile(r"(?<![^\s'\"=,\[(])~?(/[^\s/'\"]+)+/(?=[^\s/'\"])")
+NAMES_A_PLACE = {"path", "train_file", "evaluation_file", "dataset", "function"}  # keys of paths, by their last part
 
 
 def write_model(results: Results, run: Path, target: Path) -> None:
     """Write the policy that a run ended with into a new folder, which `from_pretrained` loads.
 
-    Adapters are added to the weights that they belong to. Raises RequestError if the run has no weights or the folder
+    Adapters are added to the weights that they belong to. Of a run that diverged these are the weights of its last
+    finite optimiser step. Raises RequestError if the run has no weights, or weights that are not finite, or the folder
     is there already, and Damaged if the weights are not those of its outcome.
     """
     outcome = read_result(run)
@@ -37,6 +48,8 @@ def write_model(results: Results, run: Path, target: Path) -> None:
     check_policy(run, outcome)
     settings = _settings_of(run)
     policy = final_policy(settings, results, run)
+    if not all(bool(weight.isfinite().all()) for weight in policy.weights().values()):
+        raise RequestError(f"run {run.name} diverged ({outcome.get('reason')}), and the weights it kept are not finite")
     policy.model.generation_config = GenerationConfig(
         do_sample=True,
         temperature=settings.temperature,
@@ -99,24 +112,40 @@ def final_policy(settings: Resolved, results: Results, run: Path) -> Policy:
 
 
 def model_card(settings: Resolved, signature: str, outcome: Record) -> str:
-    """Return the README.md of a model: what it is, its results, its settings, and how to load it."""
-    base = settings.model.path if isinstance(settings.model, PretrainedModel) else None
+    """Return the README.md of a model: what it is, its results, its settings, and how to load it.
+
+    It names files and folders of the machine, but not where they are.
+    """
+    model = settings.model
+    base = without_place("path", model.path) if isinstance(model, PretrainedModel) else None
     front = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [grpo, grpolab]"]
-    if base and not Path(base).exists():
+    if isinstance(model, PretrainedModel) and base == model.path and not Path(base).exists():  # a name on the hub
         front.append(f"base_model: {base}")
     final = [f"| `{name}` | {value:.6g} |" for name, value in (outcome.get("final") or {}).items()]
-    values = dotted(settings.model_dump(exclude={"machine"}, exclude_none=True))
-    rows = [f"| `{key}` | `{value}` |" for key, value in values]
+    values = dotted(without_secrets_in(plain(settings.model_dump(exclude={"machine"}, exclude_none=True))))
+    named = {key: map_leaves(value, partial(without_place, key)) for key, value in values}
+    text = yaml.safe_dump(named, sort_keys=False, allow_unicode=True, width=10**6).rstrip()
+    fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", text)), 0)
+    diverged = outcome["outcome"] == DIVERGED
     lines = [
         *("---", *front, "---", "", f"# {base or 'A tiny Llama'}, trained by GRPO on {settings.task.name}", ""),
         f"The final weights of run `{signature}` of GRPO Lab (`policy_sha256` {outcome.get('policy_sha256')}), which"
         f" {outcome['outcome']} after {outcome.get('rollout_steps')} rollout steps and {outcome.get('optimizer_steps')}"
         f" optimiser steps on {outcome.get('completions')} sampled completions.",
+        *([f"They are those of its last finite optimiser step ({outcome.get('reason')})."] if diverged else []),
         *("", "```python", "from transformers import AutoModelForCausalLM, AutoTokenizer", ""),
         'model = AutoModelForCausalLM.from_pretrained("THIS_FOLDER")',
         *('tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")', "```", "", "## Last evaluation", ""),
         f"On at most {settings.evaluation.items} held-out prompts.",
         *("", "| metric | value |", "|---|---|", *final),
-        *("", "## Settings", "", "| key | value |", "|---|---|", *rows, ""),
+        *("", "## Settings", "", f"{fence}yaml", text, fence, ""),
     ]
     return "\n".join(lines)
+
+
+def without_place(key: str, value: Any) -> Any:
+    """Return a setting without the folders of this machine: `/home/me/reward.py:score` -> `reward.py:score`."""
+    if not isinstance(value, str):
+        return value
+    is_place = key.rpartition(".")[2] in NAMES_A_PLACE and value.startswith(("/", "~"))
+    return Path(value).name if is_place else FOLDERS.sub("", value)

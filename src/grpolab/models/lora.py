@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from grpolab.grpo.model import Policy
 from grpolab.seeds import torch_seed
@@ -22,7 +23,7 @@ from grpolab.settings.task import LoraSettings, PretrainedModel
 
 
 def find_problems(settings: RunSettings) -> list[str]:
-    """Return a sentence if `peft` is absent, or for each name in `targets` that no linear layer of the model has."""
+    """Return a sentence if `peft` or every layer is absent, or for each of `targets` that no layer's name ends with."""
     if settings.lora is None:
         return []
     if importlib.util.find_spec("peft") is None:
@@ -34,6 +35,8 @@ def find_problems(settings: RunSettings) -> list[str]:
         config = LlamaConfig(num_hidden_layers=1)
     with torch.device("meta"):  # names without weights
         layers = linear_layers(AutoModelForCausalLM.from_config(config))
+    if not layers:
+        return [f"lora: a model of kind {config.model_type} has no linear layer for an adapter: leave it empty"]
     known = sorted({name.rpartition(".")[2] for name in layers})
     return [
         f"lora.targets: the model has no linear layer called {target}: it must be one of {', '.join(known)}"
@@ -43,9 +46,9 @@ def find_problems(settings: RunSettings) -> list[str]:
 
 
 def linear_layers(model: PreTrainedModel) -> list[str]:
-    """Return the names of a model's linear layers, without the head."""
-    head = model.get_output_embeddings()
-    return [name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear) and part is not head]
+    """Return the names of a model's linear layers, without the head; GPT-2's are of transformers' own `Conv1D`."""
+    head, kinds = model.get_output_embeddings(), (torch.nn.Linear, Conv1D)
+    return [name for name, part in model.named_modules() if isinstance(part, kinds) and part is not head]
 
 
 def add_adapters(policy: Policy, settings: LoraSettings, seed: int) -> Policy:
@@ -57,6 +60,7 @@ def add_adapters(policy: Policy, settings: LoraSettings, seed: int) -> Policy:
 
     targets = settings.targets or "all-linear"
     config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets, task_type="CAUSAL_LM")
+    config.fan_in_fan_out = any(isinstance(part, Conv1D) for part in policy.model.modules())  # weights (I, O)
     with torch.random.fork_rng(devices=[]):  # peft draws from torch's global generator
         torch.manual_seed(torch_seed(seed, "adapters"))
         inject_adapter_in_model(config, policy.model)

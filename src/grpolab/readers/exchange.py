@@ -56,7 +56,7 @@ OF_THE_RUN = {
 }
 # fmt: on
 OF_SAMPLING = {"top_k", "top_p", "min_p", "keep_sampling_mask"}
-EXCHANGED = (SelectionSettings.model_fields.keys() | OF_THE_RUN | OF_SAMPLING) - {"framework"}
+EXCHANGED = (SelectionSettings.model_fields.keys() | OF_THE_RUN | OF_SAMPLING | {"lora"}) - {"framework"}
 # Lines of a summary: what each is called -> ours.
 SHOWN = {
     "completions of a prompt": ("num_generations",),
@@ -75,6 +75,13 @@ OTHERS: dict[type, Callable[[Any], list[Any]]] = {
     int: lambda value: [value * 2 or 1],
     float: lambda value: [value * 2 or 0.5],
     type(None): lambda _: [0.5, 64],
+}
+# Settings that no export has -> where they belong there.
+ELSEWHERE = {
+    "task.stop": "the end token alone ends a completion there; where vLLM samples for TRL, generation_kwargs takes it",
+    "task.system": "a system prompt is the first message of each prompt in the data there",
+    "reward.weights.overlong": "the reward is no part of an export",
+    "reward.weights.length": "the reward is no part of an export",
 }
 # Guards that hardly act: an export reports a difference in them, and is not refused for it.
 GUARDS = {"log_ratio_clamp", "scale_epsilon", "adam_epsilon"}
@@ -95,11 +102,12 @@ class Converted:
 
 @dataclass(frozen=True)
 class Exported:
-    """A fragment of a framework's config, and a sentence for each thing that differs a little there."""
+    """A fragment of a framework's config, and a sentence for each thing that differs a little there or is not in it."""
 
     text: str
     options: Options
     remarks: list[str]
+    left_out: list[str]  # a sentence for each setting that it cannot say
 
 
 def read(asked: str | None, path: str) -> Given:
@@ -202,6 +210,8 @@ def find_caveats(given: Given, converted: Converted) -> tuple[tuple[str, float] 
 
 def _override(value: Any) -> str:
     """Return a value as an override has it: a string that is no single word is quoted."""
+    if isinstance(value, dict) and isinstance(value.get("targets"), list):  # names of layers, without spaces
+        value = value | {"targets": f"[{','.join(value['targets'])}]"}
     is_word = not isinstance(value, str) or value.replace("_", "").isalnum()
     return format_value(value) if is_word else repr(value)
 
@@ -219,11 +229,12 @@ def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
         lines = [f"{key}={_override(wanted[key])}: {name} has {_override(back[key])}" for key in sorted(keys)]
         if keys <= GUARDS:
             own_way = [*reader.explain_own_way(settings)] if settings.framework != name else []
-            if parts := settings.reward.parts_of_length:
-                own_way.append(f"reward.weights.{', '.join(parts)}: the reward is no part of an export")
             if settings.framework not in (None, name):
                 own_way.append(f"framework={settings.framework}: what it computes its own way, {name} does not")
-            return Exported(reader.format_options(options), options, [*lines, *own_way])
+            values = dict(dotted(settings.model_dump()))
+            said = {key: values[key] for key in ELSEWHERE if values.get(key) is not None}
+            left_out = [f"{key}={_override(value)}: {ELSEWHERE[key]}" for key, value in said.items()]
+            return Exported(reader.format_options(options), options, [*lines, *own_way], left_out)
         reasons = min(lines, reasons or lines, key=len)
     raise RequestError(
         [f"{name} has no such function", *(reasons or [f"kernel={settings.kernel} is in none of its losses"])]

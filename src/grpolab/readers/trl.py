@@ -16,7 +16,7 @@ from grpolab.errors import RequestError
 from grpolab.framework_names import TRL_NAMES
 from grpolab.frameworks.trl_options import KERNEL_OPTIONS, LOSS, LOSS_TYPES
 from grpolab.frameworks.trl_options import objective as objective
-from grpolab.readers import selection
+from grpolab.readers import adapters, selection
 from grpolab.readers import trl_fields as fields
 from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shorten
 from grpolab.readers.trl_fields import CARRIED
@@ -177,7 +177,17 @@ def convert_run(options: Options) -> Options:
         values |= {"rollout_steps": None, "max_optimizer_steps": options["max_steps"]}
     if options["model_name_or_path"]:
         values |= {"model": "pretrained", "model.path": options["model_name_or_path"]}
-    return selection.settle(values)
+    return selection.settle(values) | _adapters(options)[0]
+
+
+def _adapters(options: Options) -> tuple[Options, list[str]]:
+    """Return our setting for adapters, and what is to be said of them; a list of one is a word for TRL."""
+    if options["use_peft"] is not True:
+        return {}, []
+    targets, dropout = options["lora_target_modules"], options["lora_dropout"]
+    targets = targets[0] if isinstance(targets, list) and len(targets) == 1 else targets
+    values, said = adapters.translate("lora_target_modules", options["lora_r"], options["lora_alpha"], targets)
+    return values, [*said, *([f"lora_dropout={dropout:g}: adapters have no dropout here"] if dropout else [])]
 
 
 def _schedule(options: Options) -> str:
@@ -256,6 +266,10 @@ def kind_of(name: str, given: Given) -> str:
         return "not carried"
     if name == "num_train_epochs":
         return "no effect" if _carried(given).get("max_steps", -1) > 0 else "not carried"
+    if name.startswith("lora_"):
+        values, said = _adapters(resolve_options(given))
+        is_lost = not values or any(sentence.startswith(f"{name}=") for sentence in said)
+        return "no effect" if not (values or said) else "not carried" if is_lost else "carried"
     if name in fields.NOT_CARRIED:
         return "not carried" if _is_lost(name, _carried(given).get(name)) else "no effect"
     return "carried"
@@ -299,8 +313,8 @@ def explain_defaults(given: Given, options: Options) -> Iterator[str]:
 
 
 def _acts(name: str, options: Options) -> bool:
-    if name.startswith("vllm_"):
-        return bool(options["use_vllm"])
+    if name.startswith(("vllm_", "lora_")):
+        return bool(options["use_vllm" if name.startswith("vllm_") else "use_peft"])
     if name.startswith(("sapo_", "vespo_")):
         return name.startswith(f"{options['loss_type']}_")
     return not name.startswith("entropy_") or bool(options["use_adaptive_entropy"])
@@ -321,6 +335,7 @@ def explain_left_out(options: Options) -> Iterator[str]:
     for name, says in fields.NOT_CARRIED.items():
         if _is_lost(name, options[name]):
             yield f"{name}={options[name]}: {says}"
+    yield from _adapters(options)[1]
     if options["version"] in ("0.14", "0.15") and options["temperature"] != 1:
         yield f"temperature={options['temperature']:g}: TRL {options['version']} trains on log-probs without it"
     if options["top_entropy_quantile"] != 1:
@@ -391,6 +406,9 @@ def _write(settings: RunSettings, loss_type: str) -> Options:
         written |= {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "group"}
     if (rule := run.adaptive_entropy) is not None:
         written |= {"use_adaptive_entropy": True, **{theirs: getattr(rule, ours) for ours, theirs in ADAPTIVE.items()}}
+    if run.lora:
+        written |= {"use_peft": True, "lora_r": run.lora.rank, "lora_alpha": run.lora.alpha, "lora_dropout": 0.0}
+        written["lora_target_modules"] = adapters.as_trl(run.lora.targets)
     if (weight := run.sampler_correction) is not None:
         written |= {
             "use_vllm": True,
@@ -402,11 +420,13 @@ def _write(settings: RunSettings, loss_type: str) -> Options:
 
 
 def format_options(options: Options) -> str:
-    """Return `GRPOConfig(...)` with one keyword a line, without the model's name, which the caller prints."""
-    named = {name: value for name, value in options.items() if name != "model_name_or_path"}
-    infinite = "float('inf')"
-    lines = [f"    {name}={infinite if value == math.inf else repr(value)}," for name, value in named.items()]
-    return "\n".join(["GRPOConfig(", *lines, ")"])
+    """Return `GRPOConfig(...)` with one keyword a line, and `ModelConfig(...)` if adapters are trained."""
+    infinite, of_model = "float('inf')", ("model_name_or_path", "use_peft", "lora_")
+    lines = {name: f"    {name}={infinite if value == math.inf else repr(value)}," for name, value in options.items()}
+    first = [line for name, line in lines.items() if not name.startswith(of_model)]
+    rest = [line for name, line in lines.items() if name.startswith(of_model)]
+    model = ["ModelConfig(  # get_peft_config makes the trainer's peft_config of it", *rest, ")"]
+    return "\n".join(["GRPOConfig(", *first, ")", *(model if "use_peft" in options else [])])
 
 
 def explain_own_way(settings: RunSettings) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from grpolab.bounded import parse_value
 from grpolab.errors import listing
+from grpolab.readers import adapters
 from grpolab.readers import trl_fields as fields
 from grpolab.readers.given import OTHERS, ConfigFile, Given, Options, parse_document, shorten
 from grpolab.readers.pairs import FLAG, Open, find_program_end, read_flags, split_open
@@ -33,6 +34,11 @@ ASIDE = re.compile(r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|r
 AXOLOTL = {"base_model", "rl", "trl", "adapter", "sequence_len", "val_set_size", "micro_batch_size"}
 MEGATRON = {"global_batch_size", "train_iters", "lr_decay_style", "tensor_model_parallel_size"}
 ADDED = re.compile(r"^\$[@*]| --")  # words from the script's caller, or flags that a branch may add
+# Fields of peft's LoraConfig that ModelConfig calls otherwise, and the defaults that differ there.
+PEFT_NAMES = {"r": "lora_r"} | {
+    name: f"lora_{name}" for name in ("target_modules", "modules_to_save", "target_parameters")
+}
+PEFT_DEFAULTS = {"lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0}
 PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
 # What transformers prints of a config: `GRPOConfig(`, a line for each field, with texts without quotes, then `)`.
 PRINTED = re.compile(r"\w*GRPOConfig\(\n((?:[ \t]*\w+=.*,\n)+)[ \t]*\)")
@@ -69,8 +75,15 @@ def _rename(pairs: Options, fork: str | None) -> Options:
     """Return the options of a trainer that builds on TRL's, by TRL's names and with what TRL has for their values."""
     names = fields.of_fork(fork, "renamed")
     made = {names.get(key, key): item for key, item in pairs.items() if names.get(key, key) not in pairs.keys() - {key}}
-    if type(made.get("use_peft", True)) in (str, type(None)) and fork:
-        made["use_peft"] = made["use_peft"] not in ("full", "none", "", None)
+    if type(kind := made.get("use_peft", True)) in (str, type(None)) and fork:
+        made["use_peft"] = kind not in ("full", "none", "", None)
+        made |= {"tuner": kind} if made["use_peft"] and kind != "lora" else {}
+    if fork == "megatron-swift" and made.get("use_peft"):
+        made |= {"use_peft": False, "tuner": "lora of Megatron's fused layers"}
+    if fork == "axolotl" and made.pop("lora_target_linear", False) is True:
+        made["lora_target_modules"] = adapters.EVERY
+    if fork not in (None, "unsloth") and isinstance(names := made.get("lora_target_modules"), str | list) and names:
+        made["lora_target_modules"] = adapters.as_trl([names] if isinstance(names, str) else names)
     floor = made.get("lr_scheduler_kwargs")
     if isinstance(floor, int | float):
         made["lr_scheduler_kwargs"] = {"min_lr_rate" if fork == "axolotl" else "min_lr": floor} if floor else None
@@ -112,9 +125,48 @@ def _read_python(file: ConfigFile, fork: str | None) -> Given:
         raise file.refusal(f"says no values of its GRPOConfig ({mappings[0]}): give the file that has them")
     if last_name(call) in CLASSES and (why := _describe_keys(pairs, is_told=True)):
         raise file.refusal(f"has no GRPOConfig(...) of TRL's: {why}")
+    pairs = _find_adapters(source) | pairs
     has_unsloth = fork == "unsloth" or re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE)
     rest = [key for key in pairs if key in overridable]
     return _read_pairs(file, pairs, notes, "unsloth" if has_unsloth else None, overridable=rest)
+
+
+def _of_peft(config: Mapping[str, Any]) -> Options:
+    """Return what a LoraConfig of peft says, by its fields in TRL's ModelConfig and with peft's defaults."""
+    named = {PEFT_NAMES.get(name, name): item for name, item in config.items()}
+    targets = named.get("lora_target_modules")
+    if isinstance(targets, list) and targets and all(isinstance(name, str) for name in targets):
+        named["lora_target_modules"] = adapters.as_trl(targets)
+    known = {*PEFT_NAMES.values(), "lora_alpha", "lora_dropout", "use_rslora", "use_dora"}
+    return {"use_peft": True, **PEFT_DEFAULTS, **{name: item for name, item in named.items() if name in known}}
+
+
+def _find_adapters(source: Source) -> Options:
+    """Return what a script says of the adapters that it trains, by TRL's fields; open if it does not say which."""
+    models, made = source.calls["ModelConfig"], source.calls["get_peft_model"]
+    if len(models) == 1 and (said := source.read_config(models[0])[0]).get("use_peft"):
+        return {name: item for name, item in said.items() if name in fields.list_known(None)}
+    # What the trainer gets, and what a model is made with: a config, or unsloth's keywords.
+    trainers = [call for name in source.calls if name.endswith("GRPOTrainer") for call in source.calls[name]]
+    given = [each.value for call in trainers for each in call.keywords if each.arg == "peft_config"]
+    given += [value for call in made for value in call.args[1:2]]
+    given += [call for call in made if {"r", "lora_alpha", "target_modules"} <= {each.arg for each in call.keywords}]
+    values = [
+        value
+        for node in given
+        for value in (source.assigned.get(node.id, []) if isinstance(node, ast.Name) else [node])
+        if not (isinstance(value, ast.Constant) and value.value is None)
+    ]
+    if not given or not values:
+        return {}
+    call = values[0]
+    if (
+        len(set(values)) > 1
+        or last_name(call) not in ("LoraConfig", "get_peft_model")
+        or not isinstance(call, ast.Call)
+    ):
+        return {"use_peft": Open(ast.unparse(given[0]))}
+    return _of_peft(source.read_config(call)[0])
 
 
 def _is_trained_with(source: Source, call: ast.Call) -> bool:
@@ -221,8 +273,10 @@ def _read_recipe(file: ConfigFile) -> Given:
     words = [word for word, field in OTHER_WORDS.items() if word in pairs and field not in pairs]
     if words and fork is None and not fields.is_resolved(pairs):
         pairs |= {OTHER_WORDS[word]: Open(f"{word}={pairs.pop(word)}") for word in words}
-    if document.get("peft_config"):  # W&B has it beside the fields
-        pairs.setdefault("use_peft", True)
+    if peft := document.get("peft_config"):  # W&B has it beside the fields, by the name of its adapter
+        first = next(iter(peft.values())) if isinstance(peft, dict) else None
+        is_lora = isinstance(first, dict) and "r" in first
+        pairs = (_of_peft(first) if is_lora else {"use_peft": Open(f"peft_config={shorten(peft)}")}) | pairs
     return _read_pairs(file, pairs, notes, fork)
 
 

@@ -15,7 +15,7 @@ from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks import verl_options
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
 from grpolab.identity import dotted
-from grpolab.readers import selection, verl_selection
+from grpolab.readers import adapters, selection, verl_selection
 from grpolab.readers import verl_keys as keys
 from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shorten
 from grpolab.readers.verl_files import EASY_DEFAULTS, EASY_WORDS, rename_keys
@@ -30,6 +30,7 @@ whole = "the config that verl prints first, .hydra/config.yaml, or the run's con
 MODE, MINI, PROMPTS, GROUP = keys.MODE, keys.MINI, keys.PROMPTS, keys.GROUP
 WARMUP, ESTIMATOR, AVERAGE = keys.WARMUP, keys.ESTIMATOR, keys.AVERAGE
 LOW, HIGH, BOTH = f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high", f"{ACTOR}clip_ratio"
+SAYING_NULL = (LOW, HIGH, keys.TARGETS)
 CLIP_GRAD, BETAS, SCALE = f"{ACTOR}optim.clip_grad", f"{ACTOR}optim.betas", f"{ACTOR}loss_scale_factor"
 FLOOR, FLOOR_RATE = f"{ACTOR}optim.min_lr_ratio", f"{ACTOR}optim.min_lr"  # megatron has the second, a rate
 WARMUP_SHARE = f"{ACTOR}optim.lr_warmup_steps_ratio"
@@ -101,9 +102,9 @@ def resolve_options(given: Given) -> Options:
 
 
 def _named(given: Given) -> Options:
-    """Return a file's keys under their present names; null means the default, except for one side of a clip range."""
+    """Return a file's keys under their present names; null means the default, except for those of SAYING_NULL."""
     named = rename_keys(dict(dotted(given.options)))
-    return {name: value for name, value in named.items() if value is not None or name in (LOW, HIGH)}
+    return {name: value for name, value in named.items() if value is not None or name in SAYING_NULL}
 
 
 def _version(given: Given) -> int:
@@ -161,7 +162,12 @@ def convert_run(options: Options) -> Options:
         values["staleness"] = 1
     if options[keys.MODEL]:
         values |= {"model": "pretrained", "model.path": options[keys.MODEL]}
-    return selection.settle(values)
+    return selection.settle(values) | _adapters(options)[0]
+
+
+def _adapters(options: Options) -> tuple[Options, list[str]]:
+    rank, alpha, targets = (options[name] for name in keys.ADAPTERS)
+    return adapters.translate(keys.TARGETS, rank, alpha, targets) if rank > 0 else ({}, [])
 
 
 def _is_alone(options: Options) -> bool:
@@ -278,6 +284,9 @@ def kind_of(name: str, given: Given) -> str:
         return "no effect" if named.get(name, quiet[0]) in quiet else "not carried"
     if name in CHOICES and name in named:
         return "carried" if named[name] in (*CHOICES[name][0], "bypass_mode") else "not carried"
+    if name in keys.ADAPTERS:
+        values, said = _adapters(resolve_options(given))
+        return "carried" if values else "not carried" if said else "no effect"
     if name in CARRIED or name in keys.FORKS_GROUP or name == f"{ACTOR}grad_clip":
         return "carried"
     section = _section(name)
@@ -325,6 +334,8 @@ def _acts(name: str, options: Options) -> bool:
         return bool(options[keys.SCHEDULE] == "cosine" and not options[FLOOR_RATE])
     if name in (keys.SYNC, keys.BATCHES):
         return options[keys.STALENESS] is not None
+    if name in keys.ADAPTERS:
+        return bool(options[keys.RANK])
     return name not in (BOTH, SCALE, keys.MODEL, keys.TOTAL_STEPS, FLOOR_RATE, keys.ONE_STEP, keys.LOG_PROBS)
 
 
@@ -338,7 +349,7 @@ def explain_left_out(options: Options) -> Iterator[str]:
     for name, says in keys.NOT_CARRIED.items():
         if options[name] != CARRIED[name]:
             yield f"{name}={options[name]}: {says}"
-    yield from verl_selection.explain(options)
+    yield from (*verl_selection.explain(options), *_adapters(options)[1])
     if options[keys.KL_REWARD] and options[f"{ALGORITHM}kl_penalty"] not in ("kl", "k1"):
         yield f"{ALGORITHM}kl_penalty={options[f'{ALGORITHM}kl_penalty']}: the KL in the reward is k1 here"
     if options[keys.KL_REWARD] and options[keys.KL_LOSS]:
@@ -409,6 +420,9 @@ def _write(settings: RunSettings, mode: str, average: str) -> Options:
         **{ACTOR + theirs: given[ours] for ours, theirs in KERNEL_OPTIONS.get(run.kernel, {}).items()},
         keys.MODEL: run.model.path if isinstance(run.model, PretrainedModel) else None,
     }
+    if run.lora:
+        targets = run.lora.targets or CARRIED[keys.TARGETS]
+        written |= {keys.RANK: run.lora.rank, keys.ALPHA: run.lora.alpha, keys.TARGETS: targets}
     if mode == "vanilla":  # dual clip is always on in verl: what no ratio reaches is off
         written[f"{ACTOR}clip_ratio_c"] = run.dual_clip or run.delta or NEVER
     if run.beta and run.kl_placement == "reward":

@@ -23,6 +23,8 @@ OVERLONG, LONGEST = (f"reward.reward_kwargs.{name}" for name in ("overlong_buffe
 RULES, BOUNDS = f"{CORRECTION}rollout_rs", f"{CORRECTION}rollout_rs_threshold"
 LOG_PROBS = f"{ROLLOUT}calculate_log_probs"
 TOTAL_STEPS, MODEL = "trainer.total_training_steps", "actor_rollout_ref.model.path"
+ADAPTERS = [f"actor_rollout_ref.model.{name}" for name in ("lora_rank", "lora_alpha", "target_modules")]
+RANK, ALPHA, TARGETS = ADAPTERS
 KL_LOSS, KL_REWARD, KL_COEF = f"{ACTOR}use_kl_loss", f"{ALGORITHM}use_kl_in_reward", f"{ALGORITHM}kl_ctrl.kl_coef"
 ONE_STEP = "one_step_off_policy"  # in the name of a program that samples a batch while it learns from the one before
 

@@ -160,8 +160,8 @@ class RunSettings(SelectionSettings):
     )
     staleness: Natural = setting("Rollout steps between sampling a batch and learning from it; 0: on-policy.")
     sampler_dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = setting(
-        "Precision of the sampler; int8: weights of its linear layers, its head aside, rounded for each output channel."
-        " Empty: that of training."
+        "Precision of the sampler; int8: its linear layers' weights rounded for each output channel, but not its head"
+        " and adapters, as engines serve an adapter beside a quantised model. Empty: that of training."
     )
     sampler_noise: Positive | None = setting(
         "Standard deviation, in nat, of Gaussian noise on the sampler's logits: an inference engine's; empty: none."
