@@ -52,6 +52,7 @@ class Policy:
     head_dtype: torch.dtype | None = None  # of the last matrix product; None: `dtype`
     recomputes: bool = False  # the backward pass computes each layer again
     by_length: bool = False  # a batch without a tree is cut to its longest completion
+    by_prompt: bool = False  # nothing is computed twice or for nothing, whatever that does to rounding
     # Enters a context with the adapters switched off; they alone are trained. None: there are none.
     without_adapters: Callable[[AbstractContextManager[None]], AbstractContextManager[None]] | None = None
     is_reference: bool = False  # each forward pass is without the adapters
@@ -106,7 +107,8 @@ class Policy:
 
     def log_softmax(self, logits_NV: Tensor) -> Tensor:
         """Return log-probabilities: the one definition, at the temperature and in float32."""
-        return (logits_NV.float() / self.temperature).log_softmax(-1)
+        logits_NV = logits_NV.float()
+        return (logits_NV if self.temperature == 1 else logits_NV / self.temperature).log_softmax(-1)
 
     def frozen_copy(self) -> Policy:
         """Return the reference of a KL: a copy that shares nothing, or where adapters are trained the model without."""
@@ -193,7 +195,7 @@ class Places:
         `first_of_B` repeats rows of the first piece, so that their logits are computed only once. A piece's logits are
         computed before the next piece is made: this order decides how the gradients of a tied head add up.
         """
-        small = count * policy.vocabulary <= MOST_LOGITS
+        small = count * policy.vocabulary <= MOST_LOGITS and not policy.by_prompt
         made = [policy.logits(piece) if small else piece for piece in pieces]
         if first_of_B is not None:
             made[0] = made[0][first_of_B]

@@ -170,7 +170,6 @@ class RunSettings(SelectionSettings):
     sampler_refresh: Count | None = setting(
         "Rollout steps between two refreshes of the sampler's weights; empty: it has the trainer's at each step."
     )
-
     sampler_engine: Literal["vllm"] | None = setting(
         "Inference engine that samples in place of the trainer's forward passes, at machine.engine; empty: none."
     )
@@ -184,6 +183,10 @@ class RunSettings(SelectionSettings):
     )
 
     sort_by_length: Switch = setting("Completions of a like length share a micro-batch, as wide as its longest one.")
+    sort_by_prompt: Switch = setting(
+        "Completions of a prompt share a micro-batch, its prompts what they begin with: fewer tokens, other rounding."
+    )
+    whole_groups: Switch = setting("Minibatches have whole groups, as sampled; empty: completions in a random order.")
     gradient_checkpointing: Switch = setting(
         "Compute each layer again in the backward pass: a third more work, far less memory."
     )
