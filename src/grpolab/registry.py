@@ -132,8 +132,7 @@ FRAMEWORKS = {name: f"grpolab.frameworks.{name}:FRAMEWORK" for name in _NAMES.sp
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
 LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
 ADAPTERS, ADAPTER_PROBLEMS = (f"grpolab.models.lora:{name}" for name in ("add_adapters", "find_problems"))
-ROUND_TO_INT8 = "grpolab.models.int8:round_linear_layers"
-SHARED_PREFILL = "grpolab.models.shared_prefix:prefill_shared"
+ROUND_TO_INT8, SHARED_PREFILL = (f"grpolab.models.{name}" for name in ("int8:round_layers", "shared_prefix:prefill"))
 ENGINES = {"vllm": "grpolab.models.vllm:Vllm"}
 DATA_PARALLEL = "grpolab.run.parallel:start_processes"
 FOLLOW = "grpolab.run.train:follow"  # the work of its processes that are not the first

@@ -107,8 +107,7 @@ class Policy:
 
     def log_softmax(self, logits_NV: Tensor) -> Tensor:
         """Return log-probabilities: the one definition, at the temperature and in float32."""
-        logits_NV = logits_NV.float()
-        return (logits_NV if self.temperature == 1 else logits_NV / self.temperature).log_softmax(-1)
+        return (logits_NV.float() if self.temperature == 1 else logits_NV.float() / self.temperature).log_softmax(-1)
 
     def frozen_copy(self) -> Policy:
         """Return the reference of a KL: a copy that shares nothing, or where adapters are trained the model without."""

@@ -129,7 +129,7 @@ class Learner:
         if settings.num_minibatches > 1 and not settings.whole_groups:
             order_B = torch.from_numpy(seeds.permutation(settings.seed, "minibatches", rollout_step, len(batch)))
             batch = batch.rows(order_B)
-        minibatches = []
+        minibatches = list[TrainingBatch]()
         for minibatch in batch.split(-(-len(batch) // settings.num_minibatches)):  # a filtered batch has fewer rows
             if settings.sort_by_length:
                 minibatch = minibatch.rows(minibatch.mask_BT.sum(1).argsort(descending=True, stable=True))

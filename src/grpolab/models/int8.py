@@ -12,7 +12,7 @@ INT8 = 127  # largest rounded weight; -128 is not used, so that the grid is symm
 
 
 @torch.no_grad()
-def round_linear_layers(sampler: Policy) -> None:
+def round_layers(sampler: Policy) -> None:
     """Round the weights of every linear layer but the head to int8. Raises RequestError if there is none.
 
     Weights alone, as an inference engine's W8A16, which leaves out the head too: the products are in `dtype`. PyTorch's
