@@ -6,17 +6,21 @@ import json
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from tiny import tiny_policy
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
 import doctor_check  # noqa: E402
 import gpu_check  # noqa: E402
+import language_model_vs_trl as language_model  # noqa: E402
 import loss_cost  # noqa: E402
 import self_check  # noqa: E402
 
@@ -87,6 +91,33 @@ def with_trl(script: str, *arguments: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_a_language_models_table_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of made-up costs; what the products of a step's layers alone take is measured, on a tiny model."""
+    monkeypatch.setattr(language_model, "print_versions", lambda: None)
+    parts = language_model.PARTS
+    trl, ours = language_model.Run(peak=4000, tokens=100), language_model.Run(peak=3000, tokens=90)
+    trl.costs |= dict(zip(parts, ([6.0], [3.0], [21.0], [30.0], [9.0]), strict=True))
+    ours.costs |= dict(zip(parts, ([4.0], [0.5], [5.5], [10.0], [6.0]), strict=True))
+    ours.rows |= {(3, False, False): 4, (5, True, True): 2}
+    model = tiny_policy().model
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", lambda path: model)
+    options = Namespace(**dict.fromkeys(("prompts", "minibatches", "micro", "items", "rounds", "model"), 1))
+    options.ours, options.steps, options.every = ["scale=cpu"], 2, 3
+    found = language_model.products(ours, options)
+    head = model.lm_head.weight.numel()
+    body = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear)) - head
+    gflop = {"without gradient, layers": 12 * body * 2e-9 / 2, "with gradient, head": 30 * head * 2e-9 / 2}
+    for kind, (work, alone, best) in found.items():
+        assert work == pytest.approx(gflop.get(kind, sum(gflop.values())))
+        assert alone >= best > 0
+    language_model.report({"TRL": [trl], "scale=cpu": [ours]}, found, options)
+    shown = capsys.readouterr().out
+    cells = {line[:58].strip(): re.findall(r"[\d.]+ \([\d.]+\)", line[58:]) for line in shown.splitlines()}
+    assert cells["a rollout step"] == ["30.0 (1.00)", "10.0 (3.00)"]
+    assert cells["a step with its share of an evaluation every 3"] == ["33.0 (1.00)", "12.0 (2.75)"]
+    assert cells["peak memory of the process, MiB"] == ["4000.0 (1.00)", "3000.0 (0.75)"]
 
 
 @pytest.mark.skipif(not TRL_PYTHON.exists(), reason="no TRL: make bench WHAT=conformance makes its environment")

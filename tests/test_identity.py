@@ -57,7 +57,7 @@ OTHER: dict[str, Any] = {
     **{"shard_weights": True, "machine.processes": 1},
     "lora": {"rank": 4, "alpha": 8, "targets": None},
     **{"device": "cuda", "dtype": "bfloat16", "head_dtype": "float32"},
-    **dict.fromkeys(("compile", "sort_by_length", "gradient_checkpointing"), True),
+    **dict.fromkeys(("compile", "sort_by_length", "sort_by_prompt", "whole_groups", "gradient_checkpointing"), True),
     "machine.launcher": {"name": "ray", "address": None, "cpus": 1, "gpus": 0, "retries": 3},
     **{"machine.results": "elsewhere", "machine.tracking_uri": "auto"},
     **dict.fromkeys(("machine.cell_timeout_seconds", "machine.hang_seconds", "machine.memory_mib"), 600),

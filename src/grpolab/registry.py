@@ -132,6 +132,7 @@ FRAMEWORKS = {name: f"grpolab.frameworks.{name}:FRAMEWORK" for name in _NAMES.sp
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
 LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
 ADAPTERS, ADAPTER_PROBLEMS = (f"grpolab.models.lora:{name}" for name in ("add_adapters", "find_problems"))
+ROUND_TO_INT8, SHARED_PREFILL = (f"grpolab.models.{name}" for name in ("int8:round_layers", "shared_prefix:prefill"))
 ENGINES = {"vllm": "grpolab.models.vllm:Vllm"}
 DATA_PARALLEL = "grpolab.run.parallel:start_processes"
 SHARD = "grpolab.models.sharding:shard"

@@ -18,7 +18,8 @@ from grpolab.grpo.batch import Rollout
 from grpolab.grpo.decoding import sample, sampling_noise
 from grpolab.grpo.model import Policy
 from grpolab.grpo.ratios import interpolated_log_probs
-from grpolab.grpo.sampler import EngineNoise, own_sampler, refresh_sampler, round_to_int8
+from grpolab.grpo.sampler import EngineNoise, own_sampler, refresh_sampler
+from grpolab.models.int8 import round_to_int8
 from grpolab.run.assembly import RunParts
 from grpolab.sweep.compose import Composer
 

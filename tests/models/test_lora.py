@@ -14,7 +14,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpolab.errors import RequestError
 from grpolab.grpo.model import Policy, old_log_probs, token_log_probs
-from grpolab.grpo.sampler import refresh_sampler, round_to_int8
+from grpolab.grpo.sampler import refresh_sampler
+from grpolab.models.int8 import round_to_int8
 from grpolab.models.lora import find_problems, merged
 from grpolab.paths import Results
 from grpolab.run.assembly import RunParts

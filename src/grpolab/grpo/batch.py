@@ -180,6 +180,7 @@ class TrainingBatch:
     reference_log_probs_BT: Tensor | None = None  # only where beta > 0
     kept_BTC: Tensor | None = None  # the tokens that could be sampled, packed; only with keep_sampling_mask
     prompt_tokens_B: Tensor | None = None  # of all rows of the prompt in the minibatch; only for prompt_mean
+    one_tree: bool = False  # prompts of a micro-batch may share a prefix tree
     trees: tuple[PrefixTree | None, ...] = ()  # one per micro-batch, made once for all passes; empty: not made yet
 
     @classmethod
@@ -239,7 +240,7 @@ class TrainingBatch:
         return replace(self, trees=tuple(piece._make_tree(break_even) for piece in self.split(size)))
 
     def _make_tree(self, break_even: float | None) -> PrefixTree | None:
-        """Return one tree for each prompt; None if prompts and plain completions cost less."""
+        """Return one tree for each prompt, or one for all; None if prompts and plain completions cost less."""
         if break_even is None:
             return None
         prompts, prompt_of_B = self.select_prompts()
@@ -248,7 +249,9 @@ class TrainingBatch:
         tokens_BC = torch.cat([prompts.tokens_PL[prompt_of_B], self.tokens_BT], 1)
         real_BC = torch.cat([prompt_mask_PL[prompt_of_B].bool(), self.mask_BT], 1)
         plain_cost = P * L * (1 + L / break_even) + B * (T - 1) * (1 + (L + T) / break_even)
-        return prefix_tree(tokens_BC, real_BC, prompt_of_B, break_even, plain_cost)
+        trees_of_B = [prompt_of_B, torch.zeros_like(prompt_of_B)] if self.one_tree else [prompt_of_B]
+        trees = [prefix_tree(tokens_BC, real_BC, tree_of_B, break_even, plain_cost) for tree_of_B in trees_of_B]
+        return min(filter(None, trees), key=lambda tree: tree.cost, default=None)
 
     def micro_batches(self, size: int, break_even: float | None) -> list[TrainingBatch]:
         """Cut the batch into pieces of `size` rows, each with its prefix tree."""

@@ -16,6 +16,7 @@ from grpolab.grpo.model import Policy, decode_hidden, prefill
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.sampler import EngineNoise
 from grpolab.grpo.sampling_mask import ALL_BITS, likely_tokens, log_mass, pack
+from grpolab.registry import SHARED_PREFILL, resolve
 from grpolab.settings.resolved import Resolved
 
 # A factor just below 1: a uniform number times the total stays below the total, however it is rounded.
@@ -114,7 +115,7 @@ def _decode(
     pad_id, end_id = policy.pad, policy.end  # looked up once: the tokenizer is slow to answer
     tokens, log_probs, done, masses, kept = (list[Tensor]() for _ in range(5))
     row_of_B = prompt_rows(prompts, group)  # the cache's row with each completion's prefix
-    kv_cache = prefill(policy, prompts)
+    kv_cache = resolve(SHARED_PREFILL)(policy, prompts) if policy.by_prompt else prefill(policy, prompts)
     logits_NV = policy.logits(kv_cache.prefill_hidden_N1H)[:, -1]
     done_B, ended, last = torch.zeros_like(row_of_B, dtype=torch.bool), 0, uniforms_BT.shape[1] - 1
     for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):

@@ -52,6 +52,7 @@ class Policy:
     head_dtype: torch.dtype | None = None  # of the last matrix product; None: `dtype`
     layers_once: bool = False  # each layer runs once in an update: it is recomputed, or gathered from shards
     by_length: bool = False  # a batch without a tree is cut to its longest completion
+    by_prompt: bool = False  # nothing is computed twice or for nothing, whatever that does to rounding
     # Enters a context with the adapters switched off; they alone are trained. None: there are none.
     without_adapters: Callable[[AbstractContextManager[None]], AbstractContextManager[None]] | None = None
     is_reference: bool = False  # each forward pass is without the adapters
@@ -106,7 +107,7 @@ class Policy:
 
     def log_softmax(self, logits_NV: Tensor) -> Tensor:
         """Return log-probabilities: the one definition, at the temperature and in float32."""
-        return (logits_NV.float() / self.temperature).log_softmax(-1)
+        return (logits_NV.float() if self.temperature == 1 else logits_NV.float() / self.temperature).log_softmax(-1)
 
     def frozen_copy(self) -> Policy:
         """Return the reference of a KL: a copy that shares nothing, or where adapters are trained the model without."""
@@ -201,7 +202,7 @@ class Places:
         `first_of_B` repeats rows of the first piece, so that their logits are computed only once. A piece's logits are
         computed before the next piece is made: this order decides how the gradients of a tied head add up.
         """
-        small = count * policy.vocabulary <= MOST_LOGITS
+        small = count * policy.vocabulary <= MOST_LOGITS and not policy.by_prompt
         made = [policy.logits(piece) if small else piece for piece in pieces]
         if first_of_B is not None:
             made[0] = made[0][first_of_B]

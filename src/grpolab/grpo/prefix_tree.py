@@ -27,6 +27,7 @@ class PrefixTree:
     positions_RW: Tensor  # of the token in its sequence, from 0
     attends_R1WW: Tensor  # bool: each place attends to itself and its ancestors
     place_BC: Tensor  # index into the flattened rows, whose logits predict the token; arbitrary for padding, 1st tokens
+    cost: float = 0.0
 
 
 def prefix_tree(
@@ -75,7 +76,7 @@ def prefix_tree(
     place_BC = np.pad((row_N * width + column_N)[node_BC], ((0, 0), (1, 0)))  # shifted: a place predicts the next token
     arrays = tokens_RW, positions_RW, attends_RWW, place_BC
     tokens, positions, attends, place = (torch.from_numpy(array).to(tokens_BC.device) for array in arrays)
-    return PrefixTree(tokens, positions, attends[:, None], place)
+    return PrefixTree(tokens, positions, attends[:, None], place, cost)
 
 
 def packed_rows(sizes_P: Ints, break_even: float) -> tuple[Ints, Ints, int, float]:

@@ -42,6 +42,8 @@ def assemble(settings: Resolved, weights: Mapping[str, Tensor] | None = None, pr
     policy = make_policy(settings, task)
     if weights is not None:
         policy.load_weights(weights)
+    if settings.sort_by_prompt and policy.break_even is not None:  # not in `make_policy`: the warm start stays as it is
+        policy = replace(policy, by_prompt=True)
     if settings.lora:
         policy = resolve(ADAPTERS)(policy, settings.lora, settings.seed)
     needs_reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0

@@ -169,7 +169,6 @@ class RunSettings(SelectionSettings):
     sampler_refresh: Count | None = setting(
         "Rollout steps between two refreshes of the sampler's weights; empty: it has the trainer's at each step."
     )
-
     sampler_engine: Literal["vllm"] | None = setting(
         "Inference engine that samples in place of the trainer's forward passes, at machine.engine; empty: none."
     )
@@ -181,8 +180,9 @@ class RunSettings(SelectionSettings):
         " as many as fit into the memory that a worker has (machine.threads, machine.memory_mib). That is a number"
         " before the run has its signature, so that on another machine it may be another run."
     )
-
     sort_by_length: Switch = setting("Completions of a like length share a micro-batch, as wide as its longest one.")
+    sort_by_prompt: Switch = setting("A micro-batch's prompts and completions share what they can, rounded otherwise.")
+    whole_groups: Switch = setting("Minibatches have whole groups, as sampled; empty: completions in a random order.")
     gradient_checkpointing: Switch = setting(
         "Compute each layer again in the backward pass: a third more work, far less memory."
     )
