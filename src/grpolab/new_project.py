@@ -1,4 +1,4 @@
-"""`grpolab init FOLDER` copies `template/`: a project with tasks, a study and the files around them.
+"""`grpolab init FOLDER` copies `template/`: a project with tasks, a study and the files around them."""
 
 from __future__ import annotations
 

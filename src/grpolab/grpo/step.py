@@ -119,9 +119,9 @@ class Learner:
         """Cut the batch into `num_minibatches` pieces; every iteration learns from each of them.
 
         Several pieces are cut from a permutation of the rows, and their old log-probs are computed now, before the
-        first update. A single one gets them from its first pass; with `sort_by_prompt` so does the first of several, once
-        the run's first step has seen that both are equal to the bit. `old_log_probs=sampler` takes the sampler's instead, and
-        `interpolated` leaves them to each optimiser step.
+        first update. A single one gets them from its first pass; with `sort_by_prompt` so does the first of several,
+        once the run's first step has seen that both are equal to the bit. `old_log_probs=sampler` takes the sampler's
+        instead, and `interpolated` leaves them to each optimiser step.
         """
         settings = self.settings
         if settings.old_log_probs == "sampler":
