@@ -10,6 +10,7 @@ SWEEP_OPTIONS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 
 # No telemetry.
 export HF_HUB_DISABLE_TELEMETRY := 1
+export HF_UPDATE_DOWNLOAD_COUNTS := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 

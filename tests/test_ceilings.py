@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from test_structure import ROOT, SOURCE, imported, parsed
+from test_structure import FILES, ROOT, SOURCE, imported, parsed
 
 MODULES = {
     ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): file
-    for file in sorted(SOURCE.rglob("*.py"))
+    for file in FILES
 }
 
 # Lines that a module pulls in by its imports, those inside functions too, but not what it loads by name.
