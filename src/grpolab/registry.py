@@ -132,7 +132,7 @@ FRAMEWORKS = {name: f"grpolab.frameworks.{name}:FRAMEWORK" for name in _NAMES.sp
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
 LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
 ADAPTERS, ADAPTER_PROBLEMS = (f"grpolab.models.lora:{name}" for name in ("add_adapters", "find_problems"))
-ENGINES = {"vllm": "grpolab.models.vllm:Vllm"}
+ENGINES = {"vllm": "grpolab.models.vllm:Vllm", "continuous": "grpolab.models.continuous:Continuous"}
 DATA_PARALLEL = "grpolab.run.parallel:start_processes"
 FOLLOW = "grpolab.run.train:follow"  # the work of its processes that are not the first
 # The content of files and code that settings name, and a user's own task or reward.
