@@ -23,6 +23,8 @@ from grpolab.models.continuous import Continuous
 from grpolab.paths import Results
 from grpolab.run.memory import Sizes, count_bytes
 from grpolab.run.train import Interrupted, run
+from grpolab.settings.resolved import resolve_run
+from grpolab.sweep.compose import compose
 
 ENGINE = {"sampler_engine": "continuous"}
 JSONL = {
@@ -151,6 +153,17 @@ def test_a_run_trains_and_repeats_itself_and_goes_on_to_the_bit(tmp_path: Path) 
     with pytest.raises(Interrupted):
         run(settings, stopped, on_step=done.append, stop=lambda: done[-1] >= 1)
     assert run(settings, stopped)["journal_sha256"] == outcome["journal_sha256"]
+
+
+def test_what_a_gpu_wants_is_rehearsed_here(tmp_path: Path) -> None:
+    small = ["prompts_per_step=2", "rollout_steps=2", "warm_start.max_steps=0", "evaluation.items=4"]
+    quiet = ["diagnostics.mismatch=true", "machine.tracking_uri=null"]
+    settings = resolve_run(compose(["scale=gpu", "device=cpu", *small, *quiet]))
+    assert (settings.sampler_engine, settings.dtype, settings.head_dtype) == ("continuous", "bfloat16", "float32")
+    results = Results.open(tmp_path)
+    outcome = run(settings, results)
+    assert outcome["outcome"] == "completed", outcome["error"]
+    assert all(0 < record["gap/k3"] < 1e-3 for record in records(run_folder(settings, results), "rollout"))
 
 
 def test_weights_that_are_not_finite_are_an_outcome() -> None:
