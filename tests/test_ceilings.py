@@ -11,8 +11,7 @@ import pytest
 from test_structure import FILES, ROOT, SOURCE, imported, parsed
 
 MODULES = {
-    ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): file
-    for file in FILES
+    ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): file for file in FILES
 }
 
 # Lines that a module pulls in by its imports, those inside functions too, but not what it loads by name.

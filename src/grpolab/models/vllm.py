@@ -72,21 +72,11 @@ class Vllm:
 
         A completion's tokens include the end token, and its log-probs are the engine's own.
         """
-        masks = prompts.mask_PL if prompts.mask_PL is not None else torch.ones_like(prompts.tokens_PL, dtype=torch.bool)
-        rows = [row[mask].tolist() for row, mask in zip(prompts.tokens_PL, masks, strict=True)]
+        rows = tokens_of(prompts)
         seeds = [int(counter_hash(self.settings.seed, "engine", step, first + p)) >> 33 for p in range(len(rows))]
         with ThreadPoolExecutor(AT_ONCE) as threads:
             groups = list(threads.map(self._complete, rows, seeds))
-        choices = [choice for group in groups for choice in group]
-        width = max(len(tokens) for tokens, _ in choices)
-        tokens_BT = torch.full((len(choices), width), policy.pad)
-        log_probs_BT, mask_BT = torch.zeros(len(choices), width), torch.zeros(len(choices), width, dtype=torch.bool)
-        for b, (tokens, log_probs) in enumerate(choices):
-            tokens_BT[b, : len(tokens)] = torch.tensor(tokens)
-            log_probs_BT[b, : len(tokens)] = torch.tensor(log_probs)
-            mask_BT[b, : len(tokens)] = True
-        device = policy.device
-        return Completions(tokens_BT.to(device), mask_BT.to(device), log_probs_BT.to(device))
+        return completions_of([choice for group in groups for choice in group], policy)
 
     def _complete(self, prompt: list[int], seed: int) -> list[tuple[list[int], list[float]]]:
         """Return tokens and log-probs of each completion of a prompt."""
@@ -127,3 +117,22 @@ class Vllm:
             raise RequestError(f"machine.engine.url={self.url} answers {error.code} to {address}{hint}") from error
         except (OSError, ValueError) as error:
             raise RequestError(f"machine.engine.url={self.url} cannot be asked {address}: {error}") from error
+
+
+def tokens_of(prompts: Prompts) -> list[list[int]]:
+    """Return the tokens of each prompt, without padding."""
+    masks = prompts.mask_PL if prompts.mask_PL is not None else torch.ones_like(prompts.tokens_PL, dtype=torch.bool)
+    return [row[mask].tolist() for row, mask in zip(prompts.tokens_PL, masks, strict=True)]
+
+
+def completions_of(choices: list[tuple[list[int], list[float]]], policy: Policy) -> Completions:
+    """Put tokens and log-probs of each completion into tensors on the policy's device."""
+    width = max(len(tokens) for tokens, _ in choices)
+    tokens_BT = torch.full((len(choices), width), policy.pad)
+    log_probs_BT, mask_BT = torch.zeros(len(choices), width), torch.zeros(len(choices), width, dtype=torch.bool)
+    for b, (tokens, log_probs) in enumerate(choices):
+        tokens_BT[b, : len(tokens)] = torch.tensor(tokens)
+        log_probs_BT[b, : len(tokens)] = torch.tensor(log_probs)
+        mask_BT[b, : len(tokens)] = True
+    device = policy.device
+    return Completions(tokens_BT.to(device), mask_BT.to(device), log_probs_BT.to(device))

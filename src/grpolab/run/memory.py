@@ -65,7 +65,7 @@ def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str
     dtypes = settings.dtype, settings.sampler_dtype or settings.dtype
     number, sampled = (2 if dtype in ("bfloat16", "float16") else FLOAT32 for dtype in dtypes)
     trained = FLOAT32 * sizes.adapters(settings.lora.rank) if settings.lora else weights
-    own_weights = settings.sampler_dtype == "int8" or settings.sampler_refresh is not None
+    own_weights = weights * (settings.sampler_dtype == "int8" or settings.sampler_refresh is not None)
     # A layer keeps of each token: its norms, projections, rotations and attention, and the gated MLP.
     layer = 14 * sizes.hidden + 4 * sizes.intermediate
     kept = sizes.layers * (sizes.hidden if settings.gradient_checkpointing else layer)
@@ -75,7 +75,7 @@ def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str
         "gradients": trained,
         "optimiser": 2 * trained,
         "reference": weights if reference and not settings.lora else 0,
-        "sampler": weights if own_weights else 0,
+        "sampler": own_weights or number * sizes.parameters * (settings.sampler_engine == "continuous" and number == 2),
         "activations": number * tokens * (kept + layer * bool(settings.gradient_checkpointing)),
         "logits": LOGITS * FLOAT32 * min(tokens * sizes.vocabulary, CHUNK),
         "earlier weights": trained if settings.diagnostics.step_norm else 0,

@@ -46,7 +46,7 @@ def check(settings: Resolved, results: Results) -> list[str]:
         if not files:
             problems += [] if model else _check_prompts(settings, task)
             problems += resolve(ADAPTER_PROBLEMS)(settings) if settings.lora and not model else []
-            if settings.sampler_engine:
+            if settings.sampler_engine and not model:
                 resolve(ENGINES[settings.sampler_engine])(settings)  # asks it
             _try_reward(settings.reward, task)
         samples, rule, votes = settings.evaluation.samples, settings.early_stop, hasattr(task, "final_answer")

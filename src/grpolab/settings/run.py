@@ -169,8 +169,8 @@ class RunSettings(SelectionSettings):
     sampler_refresh: Count | None = setting(
         "Rollout steps between two refreshes of the sampler's weights; empty: it has the trainer's at each step."
     )
-    sampler_engine: Literal["vllm"] | None = setting(
-        "Inference engine that samples in place of the trainer's forward passes, at machine.engine; empty: none."
+    sampler_engine: Literal["vllm", "continuous"] | None = setting(
+        "What samples in place of our own forward passes: vLLM at machine.engine, or transformers here; empty: none."
     )
 
     num_iterations: Count = setting("Passes over a rollout batch (mu).")
@@ -258,7 +258,7 @@ class RunSettings(SelectionSettings):
             keys = {"sampler_dtype", "sampler_noise", "sampler_refresh", "keep_sampling_mask", "data_parallel"}
             for key in sorted(key for key in keys if getattr(self, key) is not None):
                 yield f"sampler_engine={self.sampler_engine} has weights and numbers of its own: leave {key} empty"
-            if self.machine.engine is None:
+            if self.sampler_engine == "vllm" and self.machine.engine is None:
                 yield f"sampler_engine={self.sampler_engine} needs machine.engine, with its url, folder and seconds"
         if here > processes:
             yield f"machine.processes={here} must be at most data_parallel={processes}"
