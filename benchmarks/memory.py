@@ -19,9 +19,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.grpo.loading import character_tokenizer
 from grpolab.paths import Results
-from grpolab.run import memory
+from grpolab.run.memory import sizes_of
 from grpolab.run.train import run
 from grpolab.settings.resolved import Resolved, resolve_run
+from grpolab.studies.memory import parts_of, peak_of
 from grpolab.sweep.compose import compose
 from grpolab.tasks import make_task
 
@@ -66,10 +67,10 @@ def measure(name: str, place: Path) -> dict[str, Any]:
     outcome = run(settings, Results.open(place / "results"))
     assert outcome["outcome"] == "completed", outcome
     (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    sizes = memory.sizes_of(settings.model)
+    sizes = sizes_of(settings.model)
     assert sizes is not None
-    parts = memory.count_bytes(sizes, settings, settings.forward_size)
-    return {"peak": int(peak.split()[1]) * 1024, "said": memory.peak(parts), "parts": parts}
+    parts = parts_of(sizes, settings)
+    return {"peak": int(peak.split()[1]) * 1024, "said": peak_of(parts, settings.device), "parts": parts}
 
 
 def main() -> int:

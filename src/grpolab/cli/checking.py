@@ -45,14 +45,14 @@ PROCESSES = option("--processes", type=count, metavar="N", help="that train, one
 
 def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
     """Print warnings, and the memory of language models, to stderr. Raises RequestError if a finding is an error."""
-    from grpolab.run import memory
+    from grpolab.studies.memory import describe
 
     findings = [finding for finding in findings if finding.severity != "note"]
     if errors := [finding.line for finding in findings if finding.severity == "error"]:
         raise RequestError(errors)
     for finding in findings:
         say(finding.line, error=True)
-    for line in memory.describe(cell.settings for cell in cells):
+    for line in describe(cell.settings for cell in cells):
         say(line, error=True)
 
 

@@ -35,7 +35,7 @@ def as_trl(targets: list[str] | None) -> list[str]:
     """Return ends of names as TRL's ModelConfig takes them, for which a single one is a regular expression."""
     if targets is None or targets == [EVERY]:
         return [EVERY]
-    return targets if len(targets) > 1 else [rf".*\.{re.escape(*targets)}"]
+    return [rf".*\.{re.escape(str(targets[0]))}"] if len(targets) == 1 else targets
 
 
 def translate(key: str, rank: int, alpha: int, targets: Any) -> tuple[Options, list[str]]:

@@ -82,8 +82,10 @@ def _rename(pairs: Options, fork: str | None) -> Options:
         made |= {"use_peft": False, "tuner": "lora of Megatron's fused layers"}
     if fork == "axolotl" and made.pop("lora_target_linear", False) is True:
         made["lora_target_modules"] = adapters.EVERY
-    if fork not in (None, "unsloth") and isinstance(names := made.get("lora_target_modules"), str | list) and names:
-        made["lora_target_modules"] = adapters.as_trl([names] if isinstance(names, str) else names)
+    targets = made.get("lora_target_modules")
+    if fork not in (None, "unsloth") and isinstance(targets, str | list) and not isinstance(targets, Open):
+        # A word is a list of one there.
+        made["lora_target_modules"] = adapters.as_trl([targets] if isinstance(targets, str) else targets)
     floor = made.get("lr_scheduler_kwargs")
     if isinstance(floor, int | float):
         made["lr_scheduler_kwargs"] = {"min_lr_rate" if fork == "axolotl" else "min_lr": floor} if floor else None
@@ -264,7 +266,7 @@ def _read_recipe(file: ConfigFile) -> Given:
                 item = Open(item)
             if pairs.setdefault(key, item) != item and key not in every[main]:
                 pairs[key] = Open(f"{pairs[key]} or {item}")
-    aside = [name for name in every if name not in read and leaves[name]]
+    aside = [name for name in every if name not in read and leaves[name] and not name.startswith("peft_config")]
     if aside:
         unread = sum(len(leaves[name]) for name in aside)
         notes.append(
@@ -275,8 +277,10 @@ def _read_recipe(file: ConfigFile) -> Given:
         pairs |= {OTHER_WORDS[word]: Open(f"{word}={pairs.pop(word)}") for word in words}
     if peft := document.get("peft_config"):  # W&B has it beside the fields, by the name of its adapter
         first = next(iter(peft.values())) if isinstance(peft, dict) else None
-        is_lora = isinstance(first, dict) and "r" in first
-        pairs = (_of_peft(first) if is_lora else {"use_peft": Open(f"peft_config={shorten(peft)}")}) | pairs
+        if isinstance(first, dict) and "r" in first:
+            pairs = _of_peft(first) | pairs
+        else:
+            pairs.setdefault("use_peft", Open(f"peft_config={shorten(peft)}"))
     return _read_pairs(file, pairs, notes, fork)
 
 

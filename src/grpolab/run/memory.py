@@ -1,9 +1,11 @@
-"""The memory that a run takes, computed from the model's config, and the cores and memory of the machine."""
+"""What a run takes at least, computed from the model's config, and the cores and memory of the machine.
+
+`studies/memory.py` says what it takes at its peak.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ CHUNK = 2**24  # logits that exist at once (`grpo.model.MOST_LOGITS`)
 SAMPLED = 16  # bytes of a sampled token, at least: its id and two log-probs
 LOGITS = 3  # tensors of this size: logits, their log-softmax and its gradient
 FIXED = ("weights", "gradients", "optimiser", "reference", "sampler")  # parts that do not depend on the micro-batch
-PROGRAM = 700 * 2**20  # Python, torch and transformers, once they are loaded
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,7 @@ class Sizes:
 def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]:
     """Return the bytes of each part of a run whose micro-batches have `sequences` full completions, without prompts."""
     weights, tokens = FLOAT32 * sizes.parameters, sequences * settings.max_completion_length
-    dtypes = settings.dtype, settings.sampler_dtype or settings.dtype
-    number, sampled = (2 if dtype in ("bfloat16", "float16") else FLOAT32 for dtype in dtypes)
+    number = 2 if settings.dtype == "bfloat16" else FLOAT32
     trained = FLOAT32 * sizes.adapters(settings.lora.rank) if settings.lora else weights
     own_weights = weights * (settings.sampler_dtype == "int8" or settings.sampler_refresh is not None)
     # A layer keeps of each token: its norms, projections, rotations and attention, and the gated MLP.
@@ -78,18 +78,7 @@ def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str
         "sampler": own_weights or number * sizes.parameters * (settings.sampler_engine == "continuous" and number == 2),
         "activations": number * tokens * (kept + layer * bool(settings.gradient_checkpointing)),
         "logits": LOGITS * FLOAT32 * min(tokens * sizes.vocabulary, CHUNK),
-        "earlier weights": trained if settings.diagnostics.step_norm else 0,
-        "checkpoint": 3 * trained,
-        "program": PROGRAM,
-        "cache": sampled * settings.batch_size * settings.max_completion_length * sizes.layers * 2 * sizes.keys,
     }
-
-
-def peak(bytes_of: dict[str, int]) -> int:
-    """Return the most bytes that are taken at once: sampling, updates and checkpoints come one after the other."""
-    of = bytes_of.__getitem__
-    phases = of("cache") + of("earlier weights"), of("activations") + of("logits") + of("earlier weights")
-    return sum(map(of, (*FIXED, "program"))) + max(*phases, of("checkpoint"))
 
 
 def find_problems(settings: RunSettings) -> list[str]:
@@ -99,8 +88,8 @@ def find_problems(settings: RunSettings) -> list[str]:
     if batch > machine:
         return [
             f"prompts_per_step={settings.prompts_per_step} * num_generations={settings.num_generations} completions of"
-            f" max_completion_length={length} do not fit into the {_gib(machine)} GiB of this machine: they need"
-            f" {_gib(batch)} GiB"
+            f" max_completion_length={length} do not fit into the {gib(machine)} GiB of this machine: they need"
+            f" {gib(batch)} GiB"
         ]
     sizes = sizes_of(settings.model)
     if sizes is None or not isinstance(settings.model, PretrainedModel):
@@ -114,8 +103,8 @@ def find_problems(settings: RunSettings) -> list[str]:
     if sum(needed.values()) <= available:
         return []
     return [
-        f"model.path={settings.model.path} does not fit into the {_gib(available)} GiB of device={device}, even with"
-        f" micro_batch_size=1: it needs {_gib(sum(needed.values()))} GiB ({_listed(needed)})"
+        f"model.path={settings.model.path} does not fit into the {gib(available)} GiB of device={device}, even with"
+        f" micro_batch_size=1: it needs {gib(sum(needed.values()))} GiB ({listed(needed)})"
     ]
 
 
@@ -135,22 +124,6 @@ def with_micro_batches(settings: RunSettings) -> RunSettings:
         smallest = fitting[-1:]
         fitting = [size for size, of in bytes_of.items() if of["activations"] + of["logits"] <= left / 2] or smallest
     return settings.model_copy(update={"micro_batch_size": fitting[0]})
-
-
-def describe(runs: Iterable[RunSettings]) -> list[str]:
-    """Describe the memory of each different run of a pretrained model, unless its GPU is not here."""
-    sentences = []
-    for settings in runs:
-        sizes = sizes_of(settings.model)
-        if sizes and isinstance(settings.model, PretrainedModel) and (available := worker_memory(settings)):
-            micro = settings.forward_size
-            bytes_of = count_bytes(sizes, settings, micro)
-            sentences.append(
-                f"model.path={settings.model.path}: {_gib(peak(bytes_of))} GiB at its peak with"
-                f" micro_batch_size={micro}, prompts not counted ({_listed(bytes_of)}, not all at once); a worker has"
-                f" {_gib(available)} GiB of device={device_here(settings.device)}"
-            )
-    return list(dict.fromkeys(sentences))
 
 
 def worker_memory(settings: RunSettings) -> int:
@@ -180,11 +153,13 @@ def parameters(model: ModelSettings) -> int:
     return sizes.parameters if sizes else 0
 
 
-def _listed(bytes_of: dict[str, int]) -> str:
-    return ", ".join(f"{name} {_gib(size)}" for name, size in bytes_of.items() if size)
+def listed(bytes_of: dict[str, int]) -> str:
+    """Write `weights 0.5, optimiser 1.0`, in GiB."""
+    return ", ".join(f"{name} {gib(size)}" for name, size in bytes_of.items() if size)
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
+    """Write bytes in GiB."""
     return f"{size / 2**30:.1f}"
 
 

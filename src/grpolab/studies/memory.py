@@ -1,0 +1,78 @@
+"""What a run of a language model takes at its peak, said before it starts: of its device, or of the machine beside it.
+
+A phase takes what is there all the time and parts of its own. On a CPU malloc keeps small blocks that are free again,
+as those of activations and of the sampler's cache, so that they count in every phase; and between what stays it loses
+what peft's products leave free, about as much as the activations. A GPU's allocator hands blocks on; there the program
+and a checkpoint, which is made in the machine's memory, do not count. `benchmarks/memory.py` measures what is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from grpolab.run.memory import CHUNK, FIXED, FLOAT32, Sizes, count_bytes, gib, listed, sizes_of, worker_memory
+from grpolab.settings.run import RunSettings, device_here
+from grpolab.settings.task import PretrainedModel
+
+PROGRAM = 480 * 2**20  # Python, torch and transformers, once they are loaded
+LOGITS = 5  # tensors of this size: logits, at the temperature, their log-softmax, its exponential, a gradient
+ALWAYS = (*FIXED, "last gradient")
+KEPT_BY_MALLOC = ("activations", "cache", "fragments")
+HOST = ("program", "checkpoint", "fragments")  # in the machine's memory, whatever the device
+PHASES = (
+    ("cache", "earlier weights"),  # sampling
+    ("activations", "casts", "logits", "earlier weights"),  # an update
+    ("earlier weights", "difference"),  # what is measured behind it
+    ("checkpoint",),
+)
+
+
+def parts_of(sizes: Sizes, settings: RunSettings) -> dict[str, int]:
+    """Return the bytes of each part of a run, without prompts."""
+    counted = count_bytes(sizes, settings, settings.forward_size)
+    trained, diagnostics = counted["gradients"], settings.diagnostics
+    tokens = settings.forward_size * settings.max_completion_length
+    is_half = settings.dtype == "bfloat16"
+    half_sampled = (settings.sampler_dtype or settings.dtype) in ("bfloat16", "float16")
+    cached = settings.batch_size * settings.max_completion_length * sizes.layers * 2 * sizes.keys
+    has_sampler = counted["sampler"] > 0
+    # Beside weights and the two means of AdamW a checkpoint has what the sampler has of the trained weights.
+    saved = 3 + has_sampler + bool(diagnostics.gradient_cosine)
+    return counted | {
+        "sampler": counted["sampler"] + (trained if has_sampler and settings.lora else 0),
+        "logits": LOGITS * FLOAT32 * min(tokens * sizes.vocabulary, CHUNK),
+        "casts": 2 * sizes.parameters if is_half and not settings.gradient_checkpointing else 0,
+        "fragments": counted["activations"] if settings.lora else 0,
+        "cache": (2 if half_sampled else FLOAT32) * cached,
+        "last gradient": trained if diagnostics.gradient_cosine else 0,
+        "earlier weights": trained if diagnostics.step_norm else 0,
+        "difference": trained if diagnostics.step_norm or diagnostics.gradient_cosine else 0,
+        "checkpoint": saved * trained,
+        "program": PROGRAM,
+    }
+
+
+def peak_of(parts: dict[str, int], device: str) -> int:
+    """Return the most bytes of a device that are taken at once."""
+    here = {name: size for name, size in parts.items() if device == "cpu" or name not in HOST}
+    always = (*ALWAYS, "program", *(KEPT_BY_MALLOC if device == "cpu" else ()))
+    return sum(here.get(name, 0) for name in always) + max(
+        sum(here.get(name, 0) for name in phase if name not in always) for phase in PHASES
+    )
+
+
+def describe(runs: Iterable[RunSettings]) -> list[str]:
+    """Describe the memory of each different run of a pretrained model, unless its GPU is not here."""
+    sentences = []
+    for settings in runs:
+        sizes = sizes_of(settings.model)
+        if sizes and isinstance(settings.model, PretrainedModel) and (available := worker_memory(settings)):
+            device, parts = device_here(settings.device), parts_of(sizes, settings)
+            here = {name: size for name, size in parts.items() if device == "cpu" or name not in HOST}
+            beside = "" if device == "cpu" else f"; a checkpoint takes {gib(parts['checkpoint'])} GiB of the machine"
+            sentences.append(
+                f"model.path={settings.model.path}: {gib(peak_of(parts, device))} GiB at its peak with"
+                f" micro_batch_size={settings.forward_size}, prompts not counted ({listed(here)}, not all at once);"
+                f" a worker has {gib(available)} GiB of device={device}{beside}"
+            )
+    return list(dict.fromkeys(sentences))
