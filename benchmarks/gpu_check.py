@@ -29,10 +29,11 @@ from safetensors.torch import load_file
 
 from grpolab.grpo.step import LearnerState
 from grpolab.paths import Results
-from grpolab.run import memory
 from grpolab.run.assembly import assemble
+from grpolab.run.memory import sizes_of
 from grpolab.run.train import Interrupted, run
 from grpolab.settings.resolved import Resolved, resolve_run
+from grpolab.studies.memory import parts_of, peak_of
 from grpolab.sweep.compose import compose
 
 LIMIT = 570  # seconds; a check that has not begun by then is left out
@@ -164,9 +165,9 @@ def says_its_memory(place: Place) -> str:
     settings = place.settings("dtype=bfloat16", "micro_batch_size=32")
     torch.cuda.reset_peak_memory_stats()
     place.train(settings, "memory")
-    sizes, peak = memory.sizes_of(settings.model), torch.cuda.max_memory_allocated() / 2**30
+    sizes, peak = sizes_of(settings.model), torch.cuda.max_memory_allocated() / 2**30
     assert sizes is not None
-    said = memory.peak(memory.count_bytes(sizes, settings, settings.forward_size)) / 2**30
+    said = peak_of(parts_of(sizes, settings), settings.device) / 2**30
     expect(0.75 <= said / peak <= 1.25, f"said {said:.2f} GiB, peak {peak:.2f} GiB")
     return f"said {said:.2f} GiB, peak {peak:.2f} GiB, a ratio of {said / peak:.2f}"
 

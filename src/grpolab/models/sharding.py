@@ -38,7 +38,9 @@ def shard(policy: Policy, optimizer: AdamW, processes: Processes) -> tuple[Shard
     if not layers:
         kind = policy.model.config.model_type
         raise RequestError(f"shard_weights=true: a model of kind {kind} has layers that are not known: leave it unset")
-    mesh = DeviceMesh.from_group(processes.gradients or dist.group.WORLD, policy.device.type)
+    group = processes.gradients or dist.group.WORLD
+    assert group is not None
+    mesh = DeviceMesh.from_group(group, policy.device.type)
     parts = [fully_shard(layer, mesh=mesh) for layer in layers]
     whole = {weight for weight in policy.model.parameters() if not isinstance(weight, DTensor)}
     parts.append(fully_shard(policy.model.base_model, mesh=mesh, ignored_params=whole))  # lets them overlap

@@ -60,6 +60,11 @@ class Sizes:
         return self.layers * rank * (widths + 3 * (self.hidden + self.intermediate))
 
 
+def shares(settings: RunSettings) -> int:
+    """Return among how many processes gradients and moments are shared; embeddings, which are not, count as if."""
+    return settings.processes if settings.shard_weights else 1
+
+
 def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]:
     """Return the bytes of each part of a run whose micro-batches have `sequences` full completions, without prompts."""
     weights, tokens = FLOAT32 * sizes.parameters, sequences * settings.max_completion_length
@@ -72,8 +77,8 @@ def count_bytes(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str
     reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
     return {
         "weights": weights + (trained if settings.lora else 0),
-        "gradients": trained,
-        "optimiser": 2 * trained,
+        "gradients": trained // shares(settings),
+        "optimiser": 2 * trained // shares(settings),
         "reference": weights if reference and not settings.lora else 0,
         "sampler": own_weights or number * sizes.parameters * (settings.sampler_engine == "continuous" and number == 2),
         "activations": number * tokens * (kept + layer * bool(settings.gradient_checkpointing)),

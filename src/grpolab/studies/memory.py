@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpolab.run.memory import CHUNK, FIXED, FLOAT32, Sizes, count_bytes, gib, listed, sizes_of, worker_memory
+from grpolab.run.memory import CHUNK, FIXED, FLOAT32, Sizes, count_bytes, gib, listed, shares, sizes_of, worker_memory
 from grpolab.settings.run import RunSettings, device_here
 from grpolab.settings.task import PretrainedModel
 
@@ -30,12 +30,12 @@ PHASES = (
 def parts_of(sizes: Sizes, settings: RunSettings) -> dict[str, int]:
     """Return the bytes of each part of a run, without prompts."""
     counted = count_bytes(sizes, settings, settings.forward_size)
-    trained, diagnostics = counted["gradients"], settings.diagnostics
+    trained, diagnostics = counted["gradients"] * shares(settings), settings.diagnostics
     tokens = settings.forward_size * settings.max_completion_length
     is_half = settings.dtype == "bfloat16"
     half_sampled = (settings.sampler_dtype or settings.dtype) in ("bfloat16", "float16")
     cached = settings.batch_size * settings.max_completion_length * sizes.layers * 2 * sizes.keys
-    has_sampler = counted["sampler"] > 0
+    has_sampler = settings.sampler_dtype == "int8" or settings.sampler_refresh is not None
     # Beside weights and the two means of AdamW a checkpoint has what the sampler has of the trained weights.
     saved = 3 + has_sampler + bool(diagnostics.gradient_cosine)
     return counted | {
