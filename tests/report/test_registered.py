@@ -47,6 +47,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project that is a git repository of one commit, without a registry."""
     monkeypatch.setattr(labels, "project_root", lambda: tmp_path)
     monkeypatch.setattr(registration, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(registration, "roots", lambda: [tmp_path])
     labels.registry_at.cache_clear()
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "clip_range.yaml").write_text("question: ?\n")
