@@ -39,7 +39,10 @@ COMMON += ["prompts_per_step=4", "num_generations=8", "evaluation.items=4", "eva
 COMMON += ["machine.checkpoint_seconds=0.001", "task.chat=false"]
 SHAPES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "135M, vocabulary of 49,152": (SMOLLM2, ["max_completion_length=48", "micro_batch_size=8"]),
-    "101M, deep, long completions": (DEEP, ["max_completion_length=256", "micro_batch_size=8", "beta=0.04"]),
+    "101M, deep, long completions": (
+        DEEP,
+        ["max_completion_length=256", "micro_batch_size=8", "prompts_per_step=2", "beta=0.04"],
+    ),
     "135M with adapters": (
         SMOLLM2,
         ["max_completion_length=48", "micro_batch_size=16", "lora={rank: 16, alpha: 32, targets: null}", "beta=0.04"],
