@@ -70,7 +70,7 @@ def test_whole_groups_are_not_cut() -> None:
 
 
 def test_the_first_minibatch_takes_its_old_log_probs_from_its_own_pass_once_that_was_seen_to_be_exact() -> None:
-    parts = tiny_parts(**SHAPE)
+    parts = tiny_parts(**SHAPE, sort_by_prompt=True)
     state, learner = parts.state, parts.learner
     batch = learner.collector.rollout(state.policy, 0).batch
     assert all(m.old_log_probs_BT is not None for m in learner.minibatches(state.policy, batch, 0))

@@ -2,9 +2,10 @@
 
 import pytest
 
+from grpolab.paths import find_file
 from grpolab.sweep.plan import plans
 from grpolab.sweep.study import load
-from grpolab.sweep.tuning.settings import read_tuned, tuned_file
+from grpolab.sweep.tuning.settings import read_tuned
 
 STUDIES = ("scale", "scale_length", "rates_scale")
 
@@ -18,7 +19,7 @@ def test_a_size_is_the_same_model_in_all_of_them_at_the_learning_rate_that_was_f
     assert models == levels["rates_scale"]
     assert levels["scale_length"].items() <= levels["scale"].items()
     assert rates.pop("0.13M") == [], "the rate of each task, and the runs of other studies"
-    if tuned_file("rates_scale").is_file():
+    if find_file("conf", "tuned", "rates_scale.yaml").is_file():
         tuned = read_tuned("rates_scale").arms
         assert rates == {size: tuned[size].overrides for size in rates}
 

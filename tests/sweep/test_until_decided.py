@@ -175,6 +175,7 @@ def registry(tmp_path, monkeypatch):
     """An empty one."""
     (tmp_path / "experiments").mkdir()
     monkeypatch.setattr(registration, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(registration, "roots", lambda: [tmp_path])
 
 
 def enter(plan, seeds=FRESH, looks=None):
