@@ -111,7 +111,7 @@ def test_a_language_models_table_adds_up(monkeypatch: pytest.MonkeyPatch, capsys
     gflop = {"without gradient, layers": 12 * body * 2e-9 / 2, "with gradient, head": 30 * head * 2e-9 / 2}
     for kind, (work, alone, best) in found.items():
         assert work == pytest.approx(gflop.get(kind, sum(gflop.values())))
-        assert alone >= best > 0
+        assert 0 < best <= alone * (1 + 1e-9)  # the best rate's own time is divided twice
     language_model.report({"TRL": [trl], "scale=cpu": [ours]}, found, options)
     shown = capsys.readouterr().out
     cells = {line[:58].strip(): re.findall(r"[\d.]+ \([\d.]+\)", line[58:]) for line in shown.splitlines()}
