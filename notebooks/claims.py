@@ -15,48 +15,37 @@
 # negligible or inconclusive, by planned looks at its seeds (`docs/statistics.md`).
 
 # %% tags=["parameters"]
-from IPython.display import Image, Markdown, display
+from IPython.display import Markdown, display
 
-from grpolab.paths import REFERENCE_STUDY
-from grpolab.report import brief, tables
-from grpolab.report.claims import INCONCLUSIVE, decide
-from grpolab.report.figures import draw
-from grpolab.report.load import load
-from grpolab.report.notebook import choose_study
-from grpolab.report.style import png
+import grpolab as gl
 
-results, name, sentence = choose_study(REFERENCE_STUDY)
-display(Markdown(sentence))
-loaded = load(results, name)
-studies, claims = [study for study in loaded if len(study.cells)], decide(loaded)
+study = gl.load(committed="claims")
+display(Markdown(study.note))
 
 # %% [markdown]
 # The first screen of the report.
 
 # %%
-display(Markdown(brief.screen(loaded, claims)))
+display(Markdown(study.screen()))
 
 # %% [markdown]
 # All of them, as in the report and in `tables/verdicts.tex`.
 
 # %%
-tested = [claim for claim in claims if claim.is_finding]
-if tested:
-    table = tables.verdicts(tested)
-    display(Markdown(table.caption), table.shown)
+display(study.table("verdicts"))
 
 # %% [markdown]
 # In words: what was decided, then what was not.
 
 # %%
-for is_open in (False, True):
-    said = [claim for claim in tested if (claim.verdict == INCONCLUSIVE) == is_open]
-    display(Markdown("\n".join(f"- {claim.study} {claim.sentence}" for claim in said)))
+verdicts = gl.decide(study)
+open_ = verdicts["verdict"] == "inconclusive"
+for rows in (verdicts[~open_], verdicts[open_]):
+    display(Markdown("\n".join(f"- {row.study} {row.sentence}" for row in rows.itertuples())))
 
 # %% [markdown]
 # The difference of every arm to its baseline, paired by seed: description.
 
 # %%
-for study in studies:
-    figure, manifest = draw(study, "F27")
-    display(Image(png(figure)), Markdown(f"**{study.name} F27.** {manifest.caption}"))
+for part in study.parts:
+    display(Markdown(f"**{part.name}**"), part.figure("F27"))

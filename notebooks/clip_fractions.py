@@ -15,33 +15,26 @@
 # first optimiser step on a batch (where it is 0 by construction) or later.
 
 # %% tags=["parameters"]
-from IPython.display import Image, Markdown, display
+from IPython.display import Markdown, display
 
-from grpolab.report import tables
-from grpolab.report.figures import draw
-from grpolab.report.load import load
-from grpolab.report.notebook import choose_study
-from grpolab.report.sentences import findings
-from grpolab.report.style import png
+import grpolab as gl
 
-results, name, sentence = choose_study()
-display(Markdown(sentence))
-studies = [study for study in load(results, name) if len(study.cells)]
+study = gl.load()
+display(Markdown(study.note))
 
 # %% [markdown]
 # What the runs show, in sentences computed from their journals.
 
 # %%
-for study in studies:
-    display(Markdown(f"## {study.name}\n\n" + "\n".join(f"- {sentence}" for sentence in findings(study))))
+for part in study.parts:
+    display(Markdown(f"## {part.name}\n\n" + "\n".join(f"- {sentence}" for sentence in part.sentences())))
 
 # %% [markdown]
 # Clip fractions per variant. `after first`: without the optimiser step at which nothing can be clipped.
 
 # %%
-for study in studies:
-    table = tables.clipping(study)
-    display(Markdown(f"**{table.caption}**"), table.shown)
+for part in study.parts:
+    display(part.table("clipping"))
 
 # %% [markdown]
 # Over time (F2); against the ceiling, on a log scale (F3); and what any other range would have clipped in the same
@@ -49,7 +42,6 @@ for study in studies:
 # rule; F4 compares on the same data.
 
 # %%
-for study in studies:
+for part in study.parts:
     for name in ("F2", "F3", "F4"):
-        figure, manifest = draw(study, name)
-        display(Image(png(figure)), Markdown(f"**{study.name} {name}.** {manifest.caption}"))
+        display(Markdown(f"**{part.name} {name}**"), part.figure(name))

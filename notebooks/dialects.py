@@ -15,20 +15,17 @@
 # the same sampling noise.
 
 # %% tags=["parameters"]
-from IPython.display import Image, Markdown, display
+import os
 
-from grpolab.report import tables
-from grpolab.report.figures import draw
-from grpolab.report.load import load
-from grpolab.report.notebook import choose_study
-from grpolab.report.plans import studies_of
-from grpolab.report.style import png
+from IPython.display import Markdown, display
 
-results, name, sentence = choose_study("dialects", only=True)
-display(Markdown(sentence))
-studies = load(results, name)[-1:] if name in studies_of(results) else []  # none in a clone until it is trained
-if not studies:
-    display(Markdown(f"`{name}` is not trained yet: `make sweep STUDY={name}`."))
+import grpolab as gl
+
+studies = []
+try:
+    studies = gl.load(os.environ.get("GRPOLAB_STUDY") or "dialects").parts[-1:]
+except gl.RequestError as error:  # a clone has no runs of it until it is trained
+    display(Markdown(f"{error}: `make sweep STUDY=dialects` trains it."))
 
 # %% [markdown]
 # First the number that nobody should compare across frameworks: the clip fraction of the same updates, counted as each
@@ -36,21 +33,19 @@ if not studies:
 
 # %%
 for study in studies:
-    figure, manifest = draw(study, "D1")
-    display(Image(png(figure)), Markdown(manifest.caption))
+    display(study.figure("D1"))
 
 # %% [markdown]
 # Then what the losses themselves do: final accuracy minus plain GRPO's (F27), entropy (F12), gradient norms (F16).
 
 # %%
 for study in studies:
-    for figure_id in ("F27", "F12", "F16"):
-        figure, manifest = draw(study, figure_id)
-        display(Image(png(figure)), Markdown(f"**{figure_id}.** {manifest.caption}"))
+    for name in ("F27", "F12", "F16"):
+        display(Markdown(f"**{name}**"), study.figure(name))
 
 # %% [markdown]
 # Where every arm ends, and how steadily it gets there.
 
 # %%
-for table in (table for study in studies for table in (tables.scores(study), tables.stability(study))):
-    display(Markdown(f"**{table.caption}**"), table.shown)
+for study in studies:
+    display(study.table("scores"), study.table("stability"))

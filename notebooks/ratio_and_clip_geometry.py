@@ -16,18 +16,12 @@
 # spread.
 
 # %% tags=["parameters"]
-from IPython.display import Image, Markdown, display
+from IPython.display import Markdown, display
 
-from grpolab.report.figures import draw
-from grpolab.report.load import load
-from grpolab.report.notebook import choose_study
-from grpolab.report.style import png
-from grpolab.vocabulary import ANALYTIC_FIGURES
+import grpolab as gl
 
-results, name, sentence = choose_study()
-display(Markdown(sentence))
-*included, whole = load(results, name)
-studies = [study for study in (*included, whole) if len(study.cells)]
+study = gl.load()
+display(Markdown(study.note))
 
 # %% [markdown]
 # The shape of every objective against the importance ratio (F9), and the weight of a token's gradient over its old and
@@ -35,15 +29,13 @@ studies = [study for study in (*included, whole) if len(study.cells)]
 # ratio has no bound unless an outer cap cuts it.
 
 # %%
-for figure_name in ANALYTIC_FIGURES:
-    figure, manifest = draw(whole, figure_name)
-    display(Image(png(figure)), Markdown(f"**{figure_name}.** {manifest.caption}"))
+for name in ("F9", "F10"):
+    display(Markdown(f"**{name}**"), study.figure(name))
 
 # %% [markdown]
 # In runs: spread of the log ratio (F5), and its range at each rollout step (F6).
 
 # %%
-for study in studies:
-    for figure_name in ("F5", "F6"):
-        figure, manifest = draw(study, figure_name)
-        display(Image(png(figure)), Markdown(f"**{study.name} {figure_name}.** {manifest.caption}"))
+for part in study.parts:
+    for name in ("F5", "F6"):
+        display(Markdown(f"**{part.name} {name}**"), part.figure(name))

@@ -11,88 +11,46 @@
 # %% [markdown]
 # # Why is my ratio 1?
 #
-# What the ratio does within a batch, in one picture per study, and what the doctor says of every run.
+# What the ratio does within a batch, in one picture per study, and what the doctor says of every run. All its causes,
+# each with a remedy: `docs/why_is_my_ratio_one.md`.
 
 # %% tags=["parameters"]
-from dataclasses import replace
+import seaborn as sns
+from IPython.display import Markdown, display
 
-from IPython.display import Image, Markdown, display
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+import grpolab as gl
 
-from grpolab.doctor import SYMPTOMS
-from grpolab.doctor.evidence import USUAL_RANGE
-from grpolab.doctor.section import section
-from grpolab.report.figures import panels
-from grpolab.report.load import StudyRuns, load
-from grpolab.report.notebook import choose_study
-from grpolab.report.stability import after_first_step
-from grpolab.report.statistics.intervals import share_band
-from grpolab.report.style import paper_style, png
-
-results, name, sentence = choose_study()
-display(Markdown(sentence))
-studies = [study for study in load(results, name) if len(study.cells)]
+study = gl.load()
+display(Markdown(study.note))
 
 # %% [markdown]
 # Before the first update of a batch the policy is the old policy: the ratio is 1, nothing can be clipped, and that is
-# normal. It moves away from 1 with every further pass. An arm with one pass has a single point, at 0.
-
+# normal. It moves away from 1 with every further pass. An arm with one pass has a single point, at 0. Bands: 95%
+# intervals over seeds, each seed's own mean first.
 
 # %%
-@paper_style()
-def draw_passes(study: StudyRuns) -> Figure:
-    """Draw the clip fraction by pass over the batch: 0 on the first, by construction."""
-    sheet = panels.Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
-    for (facet, _), panel in sheet.grid.items():
-        for arm, updates in study.by_arm("updates", facet):
-            by_pass = panels.pivot_seeds(updates, "iteration", "clip/active")
-            sheet.draw_means(panel, by_pass, sheet.styles[arm], share_band)
-        panel.yaxis.set_major_formatter(PercentFormatter(1))
-    sheet.start_at_zero()
-    sheet.label_x("pass over the batch")
-    sheet.draw_legend()
-    return sheet.figure
-
-
-for study in studies:
-    display(Markdown(f"**{study.name}**"), Image(png(draw_passes(study))))
+for part in study.parts:
+    by_pass = part.updates.groupby(["facet", "arm", "seed", "iteration"], as_index=False)["clip/active"].mean()
+    axes = sns.relplot(by_pass, x="iteration", y="clip/active", hue="arm", col="facet", kind="line", marker="o", seed=0)
+    axes.set_axis_labels("pass over the batch", "share of tokens that are clipped").set_titles("{col_name}")
+    display(Markdown(f"**{part.name}**"), axes.figure)
 
 # %% [markdown]
 # How far the ratio reaches on later passes, over the run. A run whose line stays far below the dashed one, the usual
 # clip range, has steps too small to be clipped: a small learning rate, a small gradient, weights that do not move. A
 # line at 0 with several passes means that the old policy follows the live one.
 
-
 # %%
-@paper_style()
-def draw_reach(study: StudyRuns) -> Figure:
-    """Draw the largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
-    later = after_first_step(study.updates)
-    shown = replace(study, updates=later.assign(reach=later["ratio/token_max"] - 1))
-    sheet = panels.draw_curves(shown, {"largest ratio - 1": ("updates", "reach")})
-    for panel in sheet.grid.values():
-        panel.set_yscale("symlog", linthresh=1e-3)
-        panel.axhline(USUAL_RANGE["token"], color="0.4", linewidth=0.7, linestyle="--")
-    panels.note_gaps(sheet.figure, shown)
-    return sheet.figure
-
-
-for study in studies:
-    display(Markdown(f"**{study.name}**"), Image(png(draw_reach(study))))
+for part in study.parts:
+    later = part.updates[(part.updates["iteration"] > 0) | (part.updates["minibatch"] > 0)]
+    reach = later.assign(reach=later["ratio/token_max"] - 1)
+    axes = sns.relplot(reach, x="rollout_step", y="reach", hue="arm", col="facet", kind="line", seed=0)
+    axes.set(yscale="log", ylabel="largest ratio - 1", xlabel="rollout step").set_titles("{col_name}")
+    axes.refline(y=0.2)
+    display(Markdown(f"**{part.name}**"), axes.figure)
 
 # %% [markdown]
 # What the doctor says.
 
 # %%
-display(Markdown(section(studies)))
-
-# %% [markdown]
-# Every cause that it knows, and what to try.
-
-# %%
-for symptom in SYMPTOMS:
-    causes = [
-        f"- `{cause.name}`: {cause.sentences['says']} {cause.sentences.get('remedy', '')}" for cause in symptom.causes
-    ]
-    display(Markdown("\n".join([f"**{symptom.question}**", "", *causes])))
+display(Markdown(study.diagnosis()))

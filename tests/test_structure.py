@@ -44,8 +44,9 @@ ARROWS = {
     "readers": LEAVES - {"paths"} | {"frameworks"},
     **dict.fromkeys(LEAVES, LEAVES),
     "cli": LEAVES | ROOMS,
+    "api": LEAVES | ROOMS | {"cli"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"api"},
 }
 # Files that only a training run loads, and what it needs of other rooms.
 IN_TRAINING = {

@@ -16,7 +16,7 @@ from report_results import rewrite, whole_of, write_run, write_study
 from grpolab.cli import main
 from grpolab.doctor import CAUSES
 from grpolab.doctor.section import assess
-from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
+from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, Results, project_root, write_json_atomic
 from grpolab.report import brief, claims, notebook, page, questions, sentences, tables
 from grpolab.report.export import export_reference
 from grpolab.report.figures import draw
@@ -364,27 +364,27 @@ def test_notebooks_run_as_scripts(results, name, monkeypatch, capsys):
     monkeypatch.setenv("GRPOLAB_RESULTS", str(results.root))
     monkeypatch.setenv("GRPOLAB_STUDY", "num_iterations")
     runpy.run_path(str(project_root() / "notebooks" / f"{name}.py"), run_name="__main__")
-    assert "Image" in capsys.readouterr().out
+    assert "Picture" in capsys.readouterr().out
 
 
 def test_a_notebook_reads_what_was_swept_last_and_says_which(tmp_path, monkeypatch):
     monkeypatch.delenv("GRPOLAB_STUDY", raising=False)
-    monkeypatch.setenv("GRPOLAB_RESULTS", str(tmp_path))
+    results = Results.open(tmp_path)
     cells = {"factors": {"clip": ["symmetric", "no_clip"]}, "seeds": 1, "trained": False}
     write_study(tmp_path, "claims", created="2026-01-01T00:00:00+00:00", **cells)
-    assert notebook.choose_study("claims")[1] == "claims"
+    assert notebook.choose_study(results, "claims")[0] == "claims"
     write_study(tmp_path, "smoke", created="2026-02-01T00:00:00+00:00", **cells)
     write_study(tmp_path, "part", created="2026-03-01T00:00:00+00:00", **cells)
     write_study(tmp_path, "whole", created="2026-03-01T00:00:00+00:00", **{**cells, "includes": ["part"], "cells": []})
     one = {**cells, "factors": {"clip": ["symmetric"]}}
     write_study(tmp_path, "adhoc", created="2026-04-01T00:00:00+00:00", **one)
-    _, name, sentence = notebook.choose_study()
+    name, sentence = notebook.choose_study(results)
     assert name == "whole"
     assert "`whole`**, the study that was swept last here (planned 2026-03-01 00:00 UTC)" in sentence
     assert "`GRPOLAB_STUDY=NAME make notebooks` reads another" in sentence
     assert "smoke" in sentence
     monkeypatch.setenv("GRPOLAB_STUDY", "smoke")
-    assert notebook.choose_study()[1] == "smoke"
+    assert notebook.choose_study(results)[0] == "smoke"
 
 
 def test_what_the_store_is_told_of_each_run(tmp_path):

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line. Exits with code 2 if it is wrong."""
+    """Parse the command line. Raises RequestError if it is wrong."""
     parser, groups = parsers()
     words = list(sys.argv[1:] if arguments is None else arguments)
     _refuse_unknown_command(parser, groups, words)

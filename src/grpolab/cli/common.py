@@ -85,8 +85,8 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports an error in one sentence, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the error and exit with code 2."""
-        self.exit(WRONG_REQUEST, visible(f"grpolab: {message} (`{self.prog} --help`)\n"))
+        """Raise RequestError, which `main` prints."""
+        raise RequestError(visible(f"{message} (`{self.prog} --help`)"))
 
 
 def results_of(arguments: argparse.Namespace) -> Results:

@@ -334,7 +334,7 @@ def diagnose(arguments: argparse.Namespace) -> None:
     """Explain why a run looks the way it does: causes with evidence, and what is normal."""
     from grpolab.doctor import examine, page
 
-    diagnosis = examine(run := _evidence(arguments))
+    diagnosis = examine(run := evidence_of(arguments))
     if arguments.html:
         from grpolab.look.page import of_run
 
@@ -347,7 +347,7 @@ def diagnose(arguments: argparse.Namespace) -> None:
     say(json.dumps(page.record(diagnosis), indent=1) if arguments.json else page.text(diagnosis))
 
 
-def _evidence(arguments: argparse.Namespace) -> Evidence:
+def evidence_of(arguments: argparse.Namespace) -> Evidence:
     """Read a log, a trainer's folder, a run folder, or a run of the tracking store."""
     from grpolab.doctor.evidence import to_evidence
     from grpolab.doctor.run_folder import read_run

@@ -60,6 +60,9 @@ class Diagnosis:
     still_possible: tuple[Candidate, ...] = ()  # where it fell or stands still, and no cause was found
     places: tuple[Place, ...] = ()  # where its numbers lie beside those of healthy runs
 
+    def __str__(self) -> str:
+        return text(self)
+
 
 def diagnose(folder: Path) -> Diagnosis:
     """Return the causes in a run folder. Raises RequestError if its settings cannot be read."""

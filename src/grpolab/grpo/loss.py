@@ -37,6 +37,11 @@ class LossInputs:
     group_B: Tensor | None = None  # integers: rows of one prompt have one number
     noise_BT: Tensor | None = None  # uniform numbers, for surrogates that draw tokens
 
+    def detached(self) -> LossInputs:
+        """Return the same without gradient."""
+        tensors: dict[str, Any] = {n: value.detach() for n, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **tensors)
+
     def without_padding(self) -> LossInputs:
         """Put 0 at padding, so that no value there can change the loss or its gradient."""
         names = ("log_probs_BT", "old_log_probs_BT", "advantages", "reference_log_probs_BT", "sampler_log_probs_BT")

@@ -10,14 +10,12 @@ from grpolab.report.plans import default_study, read_plan, studies_of
 from grpolab.report.text import listing
 
 
-def choose_study(committed: str = SWEEP_STUDY, only: bool = False) -> tuple[Results, str, str]:
-    """Return the results folder, the study, and a sentence about them.
+def choose_study(results: Results, committed: str = SWEEP_STUDY) -> tuple[str, str]:
+    """Return the study that was swept last in a results folder, and a sentence about it.
 
-    `GRPOLAB_STUDY` and `GRPOLAB_RESULTS` name others than `results` and the study that was swept there last. Where none
-    was swept, it is the `committed` one, or another committed one. `only`: no other than that one.
+    Where none was swept, it is the `committed` one, or another committed one. `GRPOLAB_STUDY` names another.
     """
-    results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-    swept = {study: at for study, at in _swept_studies(results).items() if not only or study == committed}
+    swept = _swept_studies(results)
     name, which = os.environ.get("GRPOLAB_STUDY", ""), "the study that `GRPOLAB_STUDY` names"
     if not name and swept:
         name, planned = next(iter(swept.items()))
@@ -28,7 +26,7 @@ def choose_study(committed: str = SWEEP_STUDY, only: bool = False) -> tuple[Resu
     others = dict.fromkeys(other for other in [*swept, *studies_of(results)] if other != name)
     more = f" Others: {listing(list(others))}." if others else ""
     how = "`GRPOLAB_STUDY=NAME make notebooks` reads another, `GRPOLAB_RESULTS` names another results folder."
-    return results, name, f"**This is `{name}`**, {which}, in `{results.root}`. {how}{more}"
+    return name, f"**This is `{name}`**, {which}, in `{results.root}`. {how}{more}"
 
 
 def _swept_studies(results: Results) -> dict[str, datetime]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,10 @@ class Table:
     def markdown(self) -> str:
         """The caption, and below it the table as a reader sees it."""
         return f"{self.caption}\n\n{markdown_table(self.shown)}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<p>{html.escape(self.caption)}</p>{self.shown.to_html(index=False)}"
 
     def write(self, folder: Path) -> str:
         """Write `folder`/name.csv, .md and .tex (which needs the LaTeX package booktabs); return its Markdown."""

@@ -1,1 +1,19 @@
 """Many runs: a study is expanded into cells, and workers train a run for each. Never imports torch or MLflow."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Room(ModuleType):
+    """This package and the API's function of the same name: `grpolab.sweep("clip_range")` calls `grpolab.api.sweep`."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        from grpolab.api import sweep
+
+        return sweep(*arguments, **settings)
+
+
+sys.modules[__name__].__class__ = _Room
