@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, set[str]]] = {
     "geometry": ("", {"files"}),
     "register": ("clip_range", {"file", "registration"}),
     "export-reference": ("clip_range", {"files"}),
+    "export-paper": ("clip_range", {"files"}),
     "track sync": ("", {"uri", "studies"}),
     "prune-runs": ("--dry-run", {"folders", "deleted"}),
     "runs import": ("EMPTY", {"counts", "refused"}),
@@ -81,6 +82,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     for name in ("ensure_geometry", "draw_all", "assess_runs"):
         monkeypatch.setattr(f"grpolab.studies.drawing.{name}", lambda *_: print("a figure is drawn"))
     monkeypatch.setattr("grpolab.report.page.draw", lambda *_: [Path("a.png")])
+    monkeypatch.setattr("grpolab.report.paper.write", lambda *_: [Path("appendix.tex")])
     monkeypatch.setattr("grpolab.run.tracking.check_answer", lambda _: None)
     monkeypatch.setattr("grpolab.run.tracking.synchronise", lambda *_: "")
     monkeypatch.setattr("grpolab.models.hugging_face.write_model", lambda *_: None)

@@ -131,6 +131,21 @@ def report(arguments: argparse.Namespace) -> None:
         say(problem, error=True)
 
 
+@command(
+    *(RESULTS, option("study", metavar="STUDY"), JSON),
+    option("--out", type=Path, metavar="DIR", help="default: results/studies/STUDY/paper"),
+)
+def export_paper(arguments: argparse.Namespace) -> None:
+    """Write a study as the appendix of a paper: LaTeX, figures, tables, checklist and references."""
+    from grpolab.report import paper
+    from grpolab.studies import drawing
+
+    results = results_of(arguments)
+    study = planned_name(results, arguments.study)
+    drawing.ensure_geometry(results)
+    say_files(arguments, paper.write(results, study, arguments.out or results.studies / study / "paper"))
+
+
 def _claims(results: Results, name: str) -> dict[str, Any]:
     """Return every claim that is decided, with its numbers and its sentence."""
     from grpolab.report.claims import decide
