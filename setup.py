@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SHIPPED = ("conf", "experiments", "docs/lint.md", "results/reference")
+SHIPPED = ("conf", "experiments", "docs/lint.md", "results/reference", "CITATION.cff")
 
 
 class WithShipped(build_py):

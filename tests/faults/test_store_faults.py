@@ -33,7 +33,7 @@ from grpolab.run.tracking.mirror import StudyMirror
 from grpolab.run.tracking.store import Store, find_problem
 from grpolab.studies import ui
 from grpolab.studies.sweep import sweep
-from grpolab.studies.verify import print_verification, verify
+from grpolab.studies.verify import compare_store, verify
 from grpolab.sweep.jobs import Request
 from grpolab.sweep.plan import plans
 
@@ -178,7 +178,7 @@ def test_a_server_that_is_not_well_is_given_up_on_in_one_sentence(
     started = time.monotonic()
     problem = find_problem(unwell_uri)
     with pytest.raises(RequestError, match="cannot be used: "):
-        print_verification(results, unwell_uri, [STUDY], as_json=False)
+        compare_store(results, unwell_uri, [STUDY])
     assert not list(results.root.glob("*/*"))
     finished_runs(results)
     said = str(StudyMirror(results, unwell_uri, [STUDY]).attempt(last=True))

@@ -84,7 +84,7 @@ def verdicts(text):
 def test_noise_of_another_machine_agrees_and_a_shift_differs(original, copy, capsys):
     """Four of eight runs have other bits; only a whole interval within the margin is agreement."""
     edit(copy, "no_clip", lambda seed: 1e-3 * (-1) ** seed * (1 + seed))
-    text, _ = compare(copy, original.root)
+    text, *_ = compare(copy, original.root)
     assert (
         "4 of them with equal journals, bit for bit; no_clip seed 0, no_clip seed 1, no_clip seed 2 and 1 more differ"
         in text
@@ -123,7 +123,7 @@ def test_what_no_test_can_tell_is_no_agreement(tmp_path, capsys):
 def test_what_would_have_been_found_is_what_the_test_finds_with_its_power(original, copy):
     """With ten seeds and a known spread: a difference of that size has p below the level in four of five outcomes."""
     edit(copy, "symmetric", lambda seed: 0.03 * (-1) ** seed)
-    text, verdict = compare(copy, original.root)
+    text, verdict, _ = compare(copy, original.root)
     assert verdict == OPEN
     (said,) = [verdict for verdict in verdicts(text).values() if verdict.startswith("no difference found (4 seeds")]
     found = float(said.rpartition(" ")[2].rstrip(")"))
@@ -139,12 +139,12 @@ def test_other_signatures_are_compared_by_their_means(original, copy):
         copy.run(cell["signature"]).rename(copy.run(cell["signature"][::-1]))
         cell["signature"] = cell["signature"][::-1]
     change(copy.plan("clip_range"), cells=cells)
-    text, verdict = compare(copy, original.root)
+    text, verdict, _ = compare(copy, original.root)
     assert verdict == OPEN  # four runs a side say little about the share of lost ones
     assert "none has the same signature, so means are compared" in text
     assert text.count("| unpaired |") == 6
     edit(copy, "symmetric", lambda seed: 0.1)
-    text, verdict = compare(copy, original.root)
+    text, verdict, _ = compare(copy, original.root)
     assert verdict == DIFFERS
     assert [line.split(" | ")[1] for line in text.splitlines() if "DIFFERS" in line] == ["final_score"]
 
@@ -153,7 +153,7 @@ def test_more_collapses_are_counted(tmp_path):
     sides = [write_study(tmp_path / name, factors=FACTORS, seeds=10) for name in ("here", "there")]
     edit(sides[0], "symmetric", lambda seed: 1e-9)
     diverge(sides[0], cells_of(sides[0])[:10])
-    text, verdict = compare(*sides[:1], sides[1].root)
+    text, verdict, _ = compare(*sides[:1], sides[1].root)
     (row,) = [line for line in text.splitlines() if "| lost |" in line]
     start = "| clip_range symmetric in addition | lost | 1 | 0 | +1 [+0.608, +1] | ±0.200 | 10 | counts"
     assert row == f"{start} | < .001 | DIFFERS |"

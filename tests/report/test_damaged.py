@@ -84,7 +84,7 @@ def test_what_is_as_it_was_recorded_is_read_though_it_is_other_than_before(resul
 
 def test_emptied_journals_are_not_called_equal(original: Results, results: Results) -> None:
     (first(results) / "journal.jsonl").write_text("")
-    text, verdict = compare(results, original.root)
+    text, verdict, _ = compare(results, original.root)
     assert "7 of the same signature, 7 of them with equal journals" in text
     assert "damaged here and left out, called neither equal nor different: symmetric/addition seed 0" in text
     assert verdict == OPEN

@@ -8,11 +8,22 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import checking, keeping, reading, running
-from grpolab.cli.common import FAILURE, INTERRUPTED, OK, WRONG_REQUEST, Parser, Subcommand, command, option
+from grpolab.cli.common import (
+    FAILURE,
+    INTERRUPTED,
+    OK,
+    WRONG_REQUEST,
+    Parser,
+    Subcommand,
+    command,
+    option,
+    to_json,
+)
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import DISK_ERRORS
 from grpolab.study_names import available
@@ -30,44 +41,54 @@ EXTRA_OF = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do one command. Return 0; 1 if something failed, 2 if the request was wrong, 130 after Ctrl-C.
 
-    `compare` returns 1 if outcomes differ, and 3 if they neither differ nor agree for certain.
+    `compare` returns 1 if outcomes differ, and 3 if they neither differ nor agree for certain. With --json standard
+    output has one JSON value, and what is said besides goes to standard error.
     """
     sys.excepthook = say_uncaught
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    is_json = "--json" in words
     try:
-        parsed = parse(arguments)
-        code: int | None = parsed.command(parsed)
+        parsed = parse(words)
+        with redirect_stdout(sys.stderr) if is_json else nullcontext():
+            code: int | None = parsed.command(parsed)
+        if is_json:
+            say(to_json(parsed.result))
         return code or OK
     except RequestError as error:
-        for problem in error.problems:
-            say(f"grpolab: {problem}", error=True)
-        return WRONG_REQUEST
+        return _refuse(WRONG_REQUEST, [f"grpolab: {problem}" for problem in error.problems], is_json)
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package not in EXTRA_OF:
             raise
-        extra = EXTRA_OF[package]
-        say(f"grpolab: this command needs {package}: `pip install 'grpolab[{extra}]'` installs it", error=True)
-        return WRONG_REQUEST
+        install = f"`pip install 'grpolab[{EXTRA_OF[package]}]'` installs it"
+        return _refuse(WRONG_REQUEST, [f"grpolab: this command needs {package}: {install}"], is_json)
     except BrokenPipeError:  # as in `grpolab status | head`; Python's last flush must not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            say(f"grpolab: {error.filename!s:.60}: {error.strerror}", error=True)
-            return WRONG_REQUEST
+            return _refuse(WRONG_REQUEST, [f"grpolab: {error.filename!s:.60}: {error.strerror}"], is_json)
         if error.errno not in DISK_ERRORS:
             raise
-        say(f"grpolab: {error.filename or 'the disk'}: {error.strerror}", error=True)
-        return FAILURE
+        return _refuse(FAILURE, [f"grpolab: {error.filename or 'the disk'}: {error.strerror}"], is_json)
     except KeyboardInterrupt:
-        say("interrupted: what has an outcome stays, the same command goes on from here", error=True)
-        return INTERRUPTED
+        stays = "interrupted: what has an outcome stays, the same command goes on from here"
+        return _refuse(INTERRUPTED, [stays], is_json)
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line. Raises RequestError if it is wrong."""
+def _refuse(code: int, sentences: list[str], is_json: bool) -> int:
+    """Say why there is no result, and return the exit code."""
+    for sentence in sentences:
+        say(sentence, error=True)
+    if is_json:
+        say(to_json({"error": [sentence.removeprefix("grpolab: ") for sentence in sentences]}))
+    return code
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line. Raises RequestError."""
     parser, groups = parsers()
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(words)
     _refuse_unknown_command(parser, groups, words)
     parsed, rest = parser.parse_known_args(words)
     # argparse does not take overrides that stand after an option: `sweep smoke --jobs 1 seed=2`
@@ -95,7 +116,7 @@ def parsers() -> tuple[Parser, dict[str, Any]]:
             title = f"commands: `grpolab {group} -h`"
             groups[group] = groups[""].add_parser(group, help=title).add_subparsers(metavar="COMMAND", required=True)
         sub = groups[group].add_parser(word, help=one.text, description=one.text, allow_abbrev=False, **one.parser)
-        sub.set_defaults(command=one.body, parser=sub)
+        sub.set_defaults(command=one.body, parser=sub, result=None)
         for names, settings in one.options:
             sub.add_argument(*names, **settings)
     return parser, groups

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpolab.bounded import read_text
-from grpolab.cli.common import FAILURE, JSON, OK, command, count, flag, option
+from grpolab.cli.common import FAILURE, JSON, OK, command, count, flag, option, say_result
 from grpolab.errors import RequestError, printable
 from grpolab.paths import find_file, roots
 from grpolab.terminal import say
@@ -67,14 +66,12 @@ def lint(arguments: argparse.Namespace) -> int:
     from grpolab.hub import without_the_hub
 
     if arguments.rules:
-        say(find_file("docs", "lint.md").read_text(encoding="utf-8"), end="")
+        page = find_file("docs", "lint.md").read_text(encoding="utf-8")
+        say_result(arguments, {"page": page}, page.rstrip("\n"))
         return OK
     with without_the_hub():
         findings = _findings(arguments)
-    if arguments.json:
-        say(json.dumps([asdict(finding) for finding in findings], indent=1))
-    else:
-        say("\n".join(finding.line for finding in findings) or "nothing to say")
+    say_result(arguments, findings, "\n".join(finding.line for finding in findings) or "nothing to say")
     return FAILURE if any(finding.severity == "error" for finding in findings) else OK
 
 
@@ -116,7 +113,7 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
 @command(
     option("file", metavar="FILE", help="a .yaml, .json, .py, .ipynb or .sh as it is; .txt with key=value"),
     option("--from", **OF_FILE, help=f"default: by what only its files have; one of {', '.join(READ)}"),
-    *(VERSION, PROCESSES),
+    *(VERSION, PROCESSES, JSON),
 )
 def import_(arguments: argparse.Namespace) -> None:
     """Write another framework's config as overrides of ours, and a sentence for each thing that cannot be carried."""
@@ -125,11 +122,16 @@ def import_(arguments: argparse.Namespace) -> None:
 
     with without_the_hub():
         given, converted = _converted(arguments, arguments.file)
-    for sentence in filter(None, [given.evidence, *summarise_file(given, converted)]):
+    summary = list(filter(None, [given.evidence, *summarise_file(given, converted)]))
+    for sentence in summary:
         say(printable(sentence), error=True)
-    say("\n".join(converted.overrides))
+    notes = [sentence for sentence in converted.left_out if sentence in given.notes]
+    not_carried = [sentence for sentence in converted.left_out if sentence not in given.notes]
+    value = {"framework": given.framework, "overrides": converted.overrides, "not_carried": not_carried}
+    value |= {"notes": notes, "defaults": converted.defaults, "summary": summary, "counts": converted.counts}
+    say_result(arguments, value, "\n".join(converted.overrides))
     for sentence in converted.left_out:
-        say(f"{'note' if sentence in given.notes else 'not carried'}: {printable(sentence)}", error=True)
+        say(f"{'note' if sentence in notes else 'not carried'}: {printable(sentence)}", error=True)
     for sentence in converted.defaults:
         say(f"default taken: {printable(sentence)}", error=True)
     say(converted.counts, error=True)
@@ -138,6 +140,7 @@ def import_(arguments: argparse.Namespace) -> None:
 @command(
     option("overrides", nargs="*", metavar="key=value"),
     option("--to", dest="framework", choices=WRITTEN, required=True),
+    JSON,
 )
 def export(arguments: argparse.Namespace) -> None:
     """Write the part of another framework's config that has our run's objective, or the reasons why there is none."""
@@ -148,7 +151,8 @@ def export(arguments: argparse.Namespace) -> None:
     compose = Composer().compose  # one Composer for all attempts, because it caches Hydra's presets
     with without_the_hub():
         exported = export(arguments.framework, compose(arguments.overrides), compose)
-    say(exported.text)
+    value = {"text": exported.text, "differs": exported.remarks, "not_carried": exported.left_out}
+    say_result(arguments, value, exported.text)
     for sentence in exported.remarks:
         say(f"a little different there: {sentence}", error=True)
     for sentence in exported.left_out:
@@ -175,21 +179,21 @@ def conformance(arguments: argparse.Namespace) -> int:
     from grpolab.frameworks import conformance
 
     verdicts = list(conformance.replay_archive(Path(arguments.path)))
-    if arguments.json:
-        say(json.dumps(conformance.verdicts_to_json(verdicts), indent=1))
-    else:
-        say("\n".join(conformance.format_verdicts(verdicts, arguments.each)))
+    text = "\n".join(conformance.format_verdicts(verdicts, arguments.each))
+    say_result(arguments, conformance.verdicts_to_json(verdicts), text)
     if not any(verdict.compared for verdict in verdicts):
         say(f"{arguments.path}: nothing was replayed, so that nothing is known to agree", error=True)
         return FAILURE
     return FAILURE if any(verdict.misses for verdict in verdicts) else OK
 
 
-@command(option("--drift", nargs="?", const="", metavar="FOLDER", help="what moved in installed ones, or checkouts"))
+@command(
+    option("--drift", nargs="?", const="", metavar="FOLDER", help="what moved in installed ones, or checkouts"), JSON
+)
 def dialects(arguments: argparse.Namespace) -> None:
     """Print what sets the frameworks' defaults, modes and metrics apart (docs/dialects.md), or what moved since."""
     if arguments.drift is not None:
-        _drift(arguments.drift)
+        _drift(arguments)
         return
     from grpolab.frameworks.dialects_page import page
     from grpolab.sweep.compose import Composer
@@ -203,15 +207,18 @@ def dialects(arguments: argparse.Namespace) -> None:
             lines = (composer.conf / "dialect" / f"{name}.yaml").read_text().splitlines()[1:]
             comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
             comments[name] = " ".join(line.removeprefix("#").strip() for line in comment)
-    say(page(settings, comments), end="")
+    value = {name: {"about": comments[name], "settings": of.model_dump()} for name, of in settings.items()}
+    say_result(arguments, value, page(settings, comments).rstrip("\n"))
 
 
-def _drift(folder: str) -> None:
+def _drift(arguments: argparse.Namespace) -> None:
     from grpolab.frameworks.drift import compare, describe
 
+    folder = arguments.drift
     if folder and not Path(folder).is_dir():
         raise RequestError(f"--drift {folder} is not allowed: it must be a folder with a checkout of a framework")
     presets = (roots()[-1] / "conf" / "dialect").glob("*.yaml")
     texts = {file.stem: file.read_text().replace("\n# ", " ") for file in presets}
     read = {name: text.partition("Source: ")[2].partition("), ")[0] + ")" for name, text in texts.items()}
-    say(describe(list(compare(Path(folder) if folder else None)), read))
+    drifts = list(compare(Path(folder) if folder else None))
+    say_result(arguments, drifts, describe(drifts, read))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, NoReturn
 
 import yaml
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, find_file
-from grpolab.terminal import visible
+from grpolab.terminal import say
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 Body = Callable[[argparse.Namespace], int | None]  # an exit code; None is OK
@@ -77,7 +78,7 @@ def number_between(low: float, high: float) -> Callable[[str], float]:
 
 RESULTS = option("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")
 STUDY = option("study", metavar="STUDY")
-JSON = flag("--json")
+JSON = flag("--json", "one JSON value on standard output, for programs")
 URI = option("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
 
 
@@ -85,8 +86,41 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports an error in one sentence, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise RequestError, which `main` prints."""
-        raise RequestError(visible(f"{message} (`{self.prog} --help`)"))
+        """Refuse the request."""
+        raise RequestError(f"{message} (`{self.prog} --help`)")
+
+
+def say_result(arguments: argparse.Namespace, value: Any, text: object) -> None:
+    """Print the text or, with --json, leave the value to `main`, which prints it alone (docs/command_line.md)."""
+    if arguments.json:
+        arguments.result = value
+    else:
+        say(text)
+
+
+def say_files(arguments: argparse.Namespace, files: Iterable[object]) -> None:
+    """Say which files a command wrote."""
+    names = list(map(str, files))
+    say_result(arguments, {"files": names}, "\n".join(names))
+
+
+def say_failure(arguments: argparse.Namespace, sentence: str) -> int:
+    """Say what failed, and return the exit code."""
+    say(sentence, error=True)
+    arguments.result = {"error": [sentence]}
+    return FAILURE
+
+
+def to_json(value: Any) -> str:
+    """Write a value as strict JSON: NaN is null, an infinity "inf" or "-inf", a dataclass an object of its fields."""
+
+    def encode(other: Any) -> Any:
+        if is_dataclass(other):
+            return vars(other)
+        return other.tolist() if hasattr(other, "tolist") else str(other)  # numpy's and pandas' have it
+
+    words = {"NaN": None, "Infinity": "inf", "-Infinity": "-inf"}
+    return json.dumps(json.loads(json.dumps(value, default=encode), parse_constant=words.get), indent=1)
 
 
 def results_of(arguments: argparse.Namespace) -> Results:

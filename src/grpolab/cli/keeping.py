@@ -6,7 +6,21 @@ import argparse
 import sys
 from pathlib import Path
 
-from grpolab.cli.common import FAILURE, JSON, OK, RESULTS, URI, command, flag, option, results_of, tracking_uri
+from grpolab.cli.common import (
+    FAILURE,
+    JSON,
+    OK,
+    RESULTS,
+    URI,
+    command,
+    flag,
+    option,
+    results_of,
+    say_failure,
+    say_files,
+    say_result,
+    tracking_uri,
+)
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.records import read_plan
@@ -16,17 +30,16 @@ from grpolab.terminal import say
 TRACKED_STUDY = option("study", nargs="?", metavar="STUDY", help="default: every planned study")
 
 
-@command(option("folder", metavar="FOLDER", help="new or empty"))
+@command(option("folder", metavar="FOLDER", help="new or empty"), JSON)
 def init(arguments: argparse.Namespace) -> None:
     """Make a project of your own: a study, a task in Python, one in JSONL, and what goes around them."""
     from grpolab.new_project import make_project
 
-    for file in make_project(Path(arguments.folder)):
-        say(file)
+    say_files(arguments, make_project(Path(arguments.folder)))
     say(f"now: cd {arguments.folder} && make sweep")
 
 
-@command(RESULTS)
+@command(RESULTS, JSON)
 def geometry(arguments: argparse.Namespace) -> None:
     """Write the tables behind the analytic figures."""
     from grpolab.studies import drawing
@@ -35,13 +48,14 @@ def geometry(arguments: argparse.Namespace) -> None:
     for path in (results.geometry, results.surface):
         path.unlink(missing_ok=True)
     drawing.ensure_geometry(results)
-    say(f"{results.geometry}\n{results.surface}")
+    say_files(arguments, [results.geometry, results.surface])
 
 
 @command(
     RESULTS,
     option("study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY", help=f"default: {REFERENCE_STUDY}"),
     flag("--append", "add the study's finished seeds to the outcome that is there"),
+    JSON,
 )
 def export_reference(arguments: argparse.Namespace) -> None:
     """Keep a study's outcome in results/reference/."""
@@ -49,13 +63,14 @@ def export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report.export import export_reference
 
     results = results_of(arguments)
-    for file in export_reference(results, planned_name(results, arguments.study), arguments.append):
-        say(file)
-    for file in screen.write_committed(results):
-        say(file)
+    files = export_reference(results, planned_name(results, arguments.study), arguments.append)
+    say_files(arguments, [*files, *screen.write_committed(results)])
 
 
-@command(RESULTS, TRACKED_STUDY, URI, flag("--rebuild", "set the store aside and make it anew from the run folders"))
+@command(
+    *(RESULTS, TRACKED_STUDY, URI, JSON),
+    flag("--rebuild", "set the store aside and make it anew from the run folders"),
+)
 def track_sync(arguments: argparse.Namespace) -> int:
     """Bring the tracking store up to date with the run folders, or make it anew."""
     from grpolab.run import tracking
@@ -68,9 +83,9 @@ def track_sync(arguments: argparse.Namespace) -> int:
         if study not in parts:
             drawing.assess_runs(results, study)
     if problem := tracking.synchronise(results, uri, studies, arguments.rebuild):
-        say(problem, error=True)
-        return FAILURE
-    say(f"up to date with the run folders: {uri} ({', '.join(studies) or 'no study is planned yet'})")
+        return say_failure(arguments, problem)
+    text = f"up to date with the run folders: {uri} ({', '.join(studies) or 'no study is planned yet'})"
+    say_result(arguments, {"uri": uri, "studies": studies}, text)
     return OK
 
 
@@ -81,9 +96,13 @@ def track_verify(arguments: argparse.Namespace) -> int:
 
     tracked = _tracked(arguments)
     tracking.set_environment()
-    from grpolab.studies.verify import print_verification
+    from grpolab.studies.verify import compare_store, describe
 
-    return OK if print_verification(*tracked, arguments.json) else FAILURE
+    comparisons, problem = compare_store(*tracked)
+    if problem:
+        return say_failure(arguments, problem)
+    say_result(arguments, comparisons, "\n".join(describe(comparisons)) or "no study is planned yet")
+    return FAILURE if any(comparison.differences for comparison in comparisons) else OK
 
 
 def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
@@ -99,7 +118,7 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     return results, uri, [study]
 
 
-@command(RESULTS, flag("--dry-run", "only list them"), flag("--yes", "do not ask"))
+@command(RESULTS, flag("--dry-run", "only list them"), flag("--yes", "do not ask"), JSON)
 def prune_runs(arguments: argparse.Namespace) -> None:
     """Delete run folders that no planned study and no study file asks for."""
     from grpolab.studies.housekeeping import prune
@@ -107,27 +126,29 @@ def prune_runs(arguments: argparse.Namespace) -> None:
     asks = not (arguments.dry_run or arguments.yes)
     if arguments.dry_run and arguments.yes:
         raise RequestError("--dry-run and --yes exclude each other")
-    if asks and not sys.stdin.isatty():
+    if asks and (arguments.json or not sys.stdin.isatty()):
         raise RequestError("prune-runs deletes runs and there is no terminal to ask: give --dry-run or --yes")
 
     def consent(question: str) -> bool:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes") if asks else bool(arguments.yes)
 
-    prune(results_of(arguments), consent)
+    arguments.result = prune(results_of(arguments), consent)
 
 
-@command(RESULTS, option("folder", metavar="FOLDER", type=Path, help="a results folder"))
+@command(RESULTS, option("folder", metavar="FOLDER", type=Path, help="a results folder"), JSON)
 def runs_import(arguments: argparse.Namespace) -> int:
     """Copy the finished runs of another results folder, each checked."""
     from grpolab.studies.housekeeping import import_runs
 
-    return OK if import_runs(arguments.folder, results_of(arguments)) else FAILURE
+    arguments.result = import_runs(arguments.folder, results_of(arguments))
+    return FAILURE if arguments.result["refused"] else OK
 
 
 @command(
     RESULTS,
     option("run", metavar="RUN", help="a signature, or its first digits"),
     option("folder", metavar="FOLDER", type=Path, help="a folder that is not there yet"),
+    JSON,
 )
 def runs_export(arguments: argparse.Namespace) -> None:
     """Write a run's final policy as a Hugging Face folder: weights, tokenizer, config, model card."""
@@ -136,4 +157,7 @@ def runs_export(arguments: argparse.Namespace) -> None:
 
     results = results_of(arguments)
     write_model(results, find_run(results, arguments.run), arguments.folder)
-    say(f"{arguments.folder}: AutoModelForCausalLM.from_pretrained reads it, and so does model.path={arguments.folder}")
+    text = (
+        f"{arguments.folder}: AutoModelForCausalLM.from_pretrained reads it, and so does model.path={arguments.folder}"
+    )
+    say_result(arguments, {"files": [arguments.folder]}, text)

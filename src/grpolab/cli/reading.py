@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import re
@@ -12,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpolab.cli.common import (
     FAILURE,
@@ -28,6 +27,8 @@ from grpolab.cli.common import (
     number_between,
     option,
     results_of,
+    say_files,
+    say_result,
     tracking_uri,
 )
 from grpolab.errors import RequestError
@@ -59,23 +60,20 @@ def status(arguments: argparse.Namespace) -> None:
 
     results = results_of(arguments)
     summaries = status(results, arguments.study and planned_name(results, arguments.study), time.time())
-    if arguments.json:
-        say(json.dumps(summaries, indent=1))
-        return
-    if not summaries:
-        say("no study is planned yet: run `grpolab sweep STUDY`")
+    lines = list[str]()
     for name, summary in summaries.items():
         counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
         kept = f" ({summary['committed']} of them committed)" if summary["committed"] else ""
-        say(f"{name}: {summary['planned']} planned: {counts}{kept}")
+        lines.append(f"{name}: {summary['planned']} planned: {counts}{kept}")
         for row in summary["cells"]:
             if details := describe_status(row):
-                say(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
+                lines.append(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
         if DAMAGED in summary["states"]:
-            say(f"  damaged runs are left out: `grpolab sweep {name} --retry-failed` trains them anew")
+            lines.append(f"  damaged runs are left out: `grpolab sweep {name} --retry-failed` trains them anew")
+    say_result(arguments, summaries, "\n".join(lines) or "no study is planned yet: run `grpolab sweep STUDY`")
 
 
-@command(RESULTS, STUDY_HERE, flag("--seeds", "a thin line for each seed too"))
+@command(RESULTS, STUDY_HERE, JSON, flag("--seeds", "a thin line for each seed too"))
 def figures(arguments: argparse.Namespace) -> None:
     """Draw a study's figures and tables; train nothing."""
     from grpolab.report import page
@@ -83,8 +81,7 @@ def figures(arguments: argparse.Namespace) -> None:
 
     results = results_of(arguments)
     drawing.ensure_geometry(results)
-    for path in page.draw(results, _study_of(arguments.study, results), arguments.seeds):
-        say(path)
+    say_files(arguments, page.draw(results, _study_of(arguments.study, results), arguments.seeds))
 
 
 @command(
@@ -97,6 +94,7 @@ def figures(arguments: argparse.Namespace) -> None:
     option("--baseline", metavar="ARM", help="with --from: default the first arm"),
     option("--out", type=Path, metavar="DIR", help="with --from: default results/imported/NAME"),
     flag("--brief", "print its first screen, and write nothing"),
+    JSON,
     epilog="with --from: curves, differences and stability of runs that others made, found in folders",
 )
 def report(arguments: argparse.Namespace) -> None:
@@ -114,21 +112,48 @@ def report(arguments: argparse.Namespace) -> None:
     results = results_of(arguments)
     study = _study_of(next(iter(arguments.study), None), results)
     if arguments.brief:
-        from grpolab.report.screen import screen
+        if arguments.json:
+            arguments.result = _claims(results, study)
+        else:
+            from grpolab.report.screen import screen
 
-        say(screen(results, study))
+            say(screen(results, study))
         return
     from grpolab.studies import drawing
 
     drawing.draw_all(results, study)
     for sentence in drawing.unmet(results, study):
         say(f"precondition {sentence}")
-    for name in REPORT_FILES:
-        say(results.output(study) / name)
+    say_files(arguments, [results.output(study) / name for name in REPORT_FILES])
     uri = tracking.store_uri(machine_defaults()["tracking_uri"], results)
     is_planned = results.plan(study).is_file()  # else the committed reference was drawn
     if uri and is_planned and (problem := tracking.synchronise(results, uri, [study])):
         say(problem, error=True)
+
+
+@command(
+    *(RESULTS, option("study", metavar="STUDY"), JSON),
+    option("--out", type=Path, metavar="DIR", help="default: results/studies/STUDY/paper"),
+)
+def export_paper(arguments: argparse.Namespace) -> None:
+    """Write a study as the appendix of a paper: LaTeX, figures, tables, checklist and references."""
+    from grpolab.report import paper
+    from grpolab.studies import drawing
+
+    results = results_of(arguments)
+    study = planned_name(results, arguments.study)
+    drawing.ensure_geometry(results)
+    say_files(arguments, paper.write(results, study, arguments.out or results.studies / study / "paper"))
+
+
+def _claims(results: Results, name: str) -> dict[str, Any]:
+    """Return every claim that is decided, with its numbers and its sentence."""
+    from grpolab.report.claims import decide
+    from grpolab.report.load import load
+
+    studies = load(results, name)
+    claims = [{key: value for key, value in vars(claim).items() if key != "question"} for claim in decide(studies)]
+    return {"study": name, "question": studies[-1].plan["question"], "claims": claims}
 
 
 def _report_of_others(arguments: argparse.Namespace) -> None:
@@ -155,7 +180,7 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
         *(results, runs, notes, arms, arguments.baseline, output),
         lambda study, causes: application([study], [], datetime.now(UTC), causes),
     )
-    say(f"{report.with_suffix('.html')}\n{report}")
+    say_files(arguments, [report.with_suffix(".html"), report])
 
 
 def _arm(text: str) -> tuple[str, list[str]]:
@@ -224,15 +249,17 @@ def ui(arguments: argparse.Namespace) -> None:
     RESULTS,
     option("folder", metavar="FOLDER", type=Path, help="results/reference, or another results folder"),
     option("study", nargs="?", metavar="STUDY", help="default: every study that both know"),
+    JSON,
     epilog="exit code: 0 all is bit-equal or agrees within its margin, 1 something differs, 3 neither is sure",
 )
 def compare(arguments: argparse.Namespace) -> int:
     """Compare what was swept here with another outcome, with intervals."""
-    from grpolab.report.compare import AGREES, DIFFERS, compare
+    from grpolab.report.compare import AGREES, DIFFERS, compare, in_a_word
 
     results = results_of(arguments)
-    text, verdict = compare(results, arguments.folder, arguments.study and planned_name(results, arguments.study))
-    say(text)
+    study = arguments.study and planned_name(results, arguments.study)
+    text, verdict, rows = compare(results, arguments.folder, study)
+    say_result(arguments, {"verdict": in_a_word(verdict), "comparisons": [row.record() for row in rows]}, text)
     return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, UNDECIDED)
 
 
@@ -251,6 +278,7 @@ POSITIVE = number_between(0, math.inf)
     option("--difference", type=POSITIVE, help="to be seen; default: the study's margin, .15 of its baseline's gain"),
     option("--power", type=number_between(0, 1), default=0.8, help="chance to see it; default .8"),
     option("--hypotheses", type=count, metavar="N", help="that are decided together; default: the study's, else 1"),
+    JSON,
 )
 def power(arguments: argparse.Namespace) -> None:
     """Say how many seeds a difference needs, paired and unpaired, and what few seeds get wrong."""
@@ -291,7 +319,8 @@ def power(arguments: argparse.Namespace) -> None:
         hypotheses = arguments.hypotheses or max(len(asked), 1)
         of, looks = study.name, tuple(study.plan.get("looks") or LOOKS)
         about = "" if difference else f" (the margin: .15 of what {study.baseline} gains)"
-    say(power_screen.screen(noises, of, arguments.power, hypotheses, looks, about))
+    asked_for = noises, of, arguments.power, hypotheses, looks
+    say_result(arguments, power_screen.record(*asked_for), power_screen.screen(*asked_for, about))
 
 
 @command(
@@ -299,28 +328,34 @@ def power(arguments: argparse.Namespace) -> None:
     option("run", metavar="RUN", help="signature, the beginning of one, or a run folder"),
     option("--step", type=int, metavar="N", help="rollout step; default: the last that was kept"),
     option("--prompts", type=count, default=2, metavar="N", help="prompts to show"),
+    JSON,
 )
 def show(arguments: argparse.Namespace) -> None:
     """Show completions of a run with rewards, advantages, ratios and clip marks."""
     from grpolab.report import inspect
 
-    say(inspect.show(results_of(arguments), arguments.run, arguments.step, arguments.prompts))
+    say_result(arguments, *inspect.show(results_of(arguments), arguments.run, arguments.step, arguments.prompts))
 
 
-@command(RESULTS, option("runs", nargs=2, metavar="RUN"))
+@command(RESULTS, JSON, option("runs", nargs=2, metavar="RUN"))
 def diff(arguments: argparse.Namespace) -> None:
     """Show the settings in which two runs differ, and the paired effect where a study compares them."""
     from grpolab.report import inspect
 
-    say(inspect.diff(results_of(arguments), *arguments.runs))
+    say_result(arguments, *inspect.diff(results_of(arguments), *arguments.runs))
 
 
-@command()
-def vocabulary(_arguments: argparse.Namespace) -> None:
+@command(JSON)
+def vocabulary(arguments: argparse.Namespace) -> None:
     """Print every metric, tag and outcome with its meaning, as Markdown."""
-    from grpolab.meanings import page
+    from grpolab import meanings
+    from grpolab.quantities import QUANTITIES, Thresholds
+    from grpolab.vocabulary import OUTCOMES
 
-    say(page(), end="")
+    value = {"metrics": list(meanings.METRICS.values()), "quantities": QUANTITIES, "thresholds": vars(Thresholds())}
+    value |= {"positions": meanings.POSITIONS, "histograms": meanings.HISTOGRAM_FIELDS}
+    value |= {"outcomes": OUTCOMES, "tags": meanings.TAGS}
+    say_result(arguments, value, meanings.page().removesuffix("\n"))
 
 
 @command(
@@ -342,9 +377,9 @@ def diagnose(arguments: argparse.Namespace) -> None:
         name = re.sub(r"[^\w.-]+", "_", run.run)[-100:]
         file = results.root / "diagnoses" / f"{name}.html"
         write_text_atomic(file, of_run(results, run, diagnosis, datetime.now(UTC)))
-        say(file)
+        say_files(arguments, [file])
         return
-    say(json.dumps(page.record(diagnosis), indent=1) if arguments.json else page.text(diagnosis))
+    say_result(arguments, page.record(diagnosis), page.text(diagnosis))
 
 
 def evidence_of(arguments: argparse.Namespace) -> Evidence:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 
 from grpolab.cli.checking import warn
-from grpolab.cli.common import OK, RESULTS, STUDY, command, count, flag, option, results_of
+from grpolab.cli.common import JSON, OK, RESULTS, STUDY, command, count, flag, option, results_of, say_result
 from grpolab.errors import RequestError
 from grpolab.paths import project_root
 from grpolab.terminal import say
@@ -105,24 +106,31 @@ def _output(as_events: bool) -> AbstractContextManager[None]:
     return json_lines() if as_events else nullcontext()
 
 
-@command(RESULTS, STUDY, option("--seeds", type=_seeds, metavar="LIST", help="that will decide, e.g. 2000,2001,2002"))
+@command(
+    *(RESULTS, STUDY, JSON),
+    option("--seeds", type=_seeds, metavar="LIST", help="that will decide, e.g. 2000,2001,2002"),
+)
 def register(arguments: argparse.Namespace) -> None:
     """Write down a study's hypotheses, and the seeds that will decide them, before these are run."""
     from grpolab.studies.register import register_study
     from grpolab.sweep.plan import plans
 
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    say(register_study(plans(arguments.study, seeds=arguments.seeds), results_of(arguments), now))
+    line = register_study(plans(arguments.study, seeds=arguments.seeds), results_of(arguments), now)
     file = project_root() / REGISTRY
-    say(f"commit {file} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
+    then = f"commit {file} before a run of these seeds begins: its commit is what makes the verdicts confirmatory"
+    say_result(arguments, {"file": file, "registration": json.loads(line)}, f"{line}\n{then}")
 
 
 @command(
-    STUDY, OVERRIDES, JOBS, option("--storage", metavar="URI", help="of the trials; default: SQLite in the results")
+    *(STUDY, OVERRIDES, JOBS, JSON_LINES),
+    option("--storage", metavar="URI", help="of the trials; default: SQLite in the results"),
 )
 def tune(arguments: argparse.Namespace) -> int:
     """Look for the best values of each arm of a study, with equal budgets (`tuning:` in its file)."""
     from grpolab.studies.tune import tune
     from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
 
-    return tune(TunedStudy(load_tuned(arguments.study), arguments.overrides), arguments.jobs, arguments.storage)
+    tuned = TunedStudy(load_tuned(arguments.study), arguments.overrides)
+    with _output(arguments.json_lines):
+        return tune(tuned, arguments.jobs, arguments.storage)

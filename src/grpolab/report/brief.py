@@ -42,7 +42,7 @@ def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim], elsewhere: Seq
     with_cells = [study for study in studies if len(study.cells)]
     titled = [study for study in with_cells if study.plan.get("title")]
     axes = [_axis(study, claims, [*claims, *elsewhere]) for study in titled or with_cells]
-    return "\n\n".join([_count_verdicts(claims), "\n".join(axes), "\n\n".join(_limits(studies, claims))])
+    return "\n\n".join([count_verdicts(claims), "\n".join(axes), "\n\n".join(limits(studies, claims))])
 
 
 def finding(study: StudyRuns, claims: Sequence[Claim], said: Sequence[str]) -> list[str]:
@@ -59,7 +59,7 @@ def strip_markdown(text: str) -> str:
     return text.replace("**", "").replace("`", "")
 
 
-def _count_verdicts(claims: Sequence[Claim]) -> str:
+def count_verdicts(claims: Sequence[Claim]) -> str:
     """Count the verdicts by kind, separately those that were registered before their runs."""
     means = {
         CONFIRMATORY: "Confirmatory: each run's commit has the registration.",
@@ -192,7 +192,7 @@ def _accuracies(study: StudyRuns) -> Iterator[str]:
             yield f"final accuracy ({', '.join(filter(None, over))}): {listed}"
 
 
-def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[str]:
+def limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[str]:
     """Write what must not be concluded, the limits, and the cost."""
     disagree = [c for c in claims if c.is_finding and c.disagreement < 0.05]
     small = [c for c in claims if SMALL in c.found]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,9 +57,24 @@ class QuantityComparison:
     holm_p: float = np.nan  # after Holm's correction over all comparisons
     verdict: str = OPEN
 
+    def record(self) -> dict[str, Any]:
+        """Return the comparison for a program: means, the difference with its interval, the verdict in a word."""
+        effect, low, high = self.difference[:3]
+        return {
+            **{"variant": self.variant, "quantity": self.quantity, "how": self.how, "runs": self.difference.n},
+            **{"here": float(self.here.mean()), "there": float(self.there.mean())},
+            **{"difference": effect, "low": low, "high": high, "margin": self.margin, "holm_p": self.holm_p},
+            "verdict": in_a_word(self.verdict),
+        }
 
-def compare(results: Results, folder: Path, study: str | None = None) -> tuple[str, str]:
-    """Compare the studies that both folders know (or `study` alone); return the text and the verdict of the whole.
+
+def in_a_word(verdict: str) -> str:
+    """Return agrees, differs or undecided."""
+    return {AGREES: "agrees", DIFFERS: "differs"}.get(verdict, "undecided")
+
+
+def compare(results: Results, folder: Path, study: str | None = None) -> tuple[str, str, list[QuantityComparison]]:
+    """Compare the studies that both folders know (or `study` alone); return a text, the whole's verdict, and the rows.
 
     The verdict is DIFFERS if a comparison differs, OPEN if not all agree or a run is damaged, else AGREES. `folder` is
     a results folder or an exported reference. Raises RequestError if nothing can be compared.
@@ -95,7 +111,7 @@ def compare(results: Results, folder: Path, study: str | None = None) -> tuple[s
         parts += [_tabulate(rows), f"{tally}; {n_agree} agree; {n - n_differ - n_agree} stay open.", _RULES]
     else:
         parts.append(f"{tally}.")
-    return "\n\n".join(parts), DIFFERS if n_differ else OPEN if n_damaged or n_agree < n else AGREES
+    return "\n\n".join(parts), DIFFERS if n_differ else OPEN if n_damaged or n_agree < n else AGREES, rows
 
 
 def _compare_variant(

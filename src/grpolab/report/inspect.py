@@ -19,10 +19,13 @@ from grpolab.records import outcome_or_damage, read_provenance, read_settings
 from grpolab.report.journals import read_samples
 from grpolab.report.plans import read_plan
 from grpolab.report.text import NONE, count, estimate, number, p_equals, signed
+from grpolab.run_files import Record
 from grpolab.vocabulary import DAMAGED
 
 WIDTH = 110
 CLIP_MARKS = {"low": "v", "high": "^", "": ""}
+_OF_COMPLETION = ["prompt_index", "prompt", "sample", "completion", "reward", "advantage"]
+_OF_TOKEN = ["token", "ratio", "clipped"]
 UNITS = {"sequence": "sequence", "sequence_token": "sequence", "segment": "segment"}  # by ratio level above the token
 
 
@@ -42,8 +45,10 @@ def find_run(results: Results, name: str) -> Path:
     )
 
 
-def show(results: Results, name: str, step: int | None, prompts: int) -> str:
+def show(results: Results, name: str, step: int | None, prompts: int) -> tuple[Record, str]:
     """Describe completions of a rollout step: reward parts, advantage, and the clipped ratio, marked if it was clipped.
+
+    As a record for a program, and in words.
 
     The ratio is per token, or per sequence or segment with its tokens' ratios after it. `prompts`: how many prompts;
     `step` None: the last step that was kept. Raises RequestError.
@@ -60,17 +65,21 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
     lines += [f"{UNITS.get(level, 'token')}:ratio in the last pass over the batch; ^ clipped above, v clipped below"]
     if level in UNITS:
         lines.append("it is the geometric mean of its tokens' ratios, which stand beside it and are not clipped")
-    tokens = read_samples(folder / "samples" / f"step_{step:06d}.parquet")
+    tokens, completions = read_samples(folder / "samples" / f"step_{step:06d}.parquet"), list[Record]()
     for _, of_prompt in tokens[tokens["prompt_index"] < prompts].groupby("prompt_index"):
         lines.append(f"\nprompt {of_prompt['prompt'].iloc[0]!r}")
         for sample, rows in of_prompt.groupby("sample"):
             first = rows.iloc[0]
-            parts = [f"{key.removeprefix('reward_')} {number(first[key])}" for key in rows if key.startswith("reward_")]
-            scores = f"reward {number(first['reward'])} ({', '.join(parts)}), advantage {signed(first['advantage'])}"
+            rewards = {key.removeprefix("reward_"): first[key] for key in rows if key.startswith("reward_")}
+            of_whole = {key: first[key] for key in _OF_COMPLETION}
+            completions.append(of_whole | {"rewards": rewards, "tokens": rows[_OF_TOKEN].to_dict("records")})
+            parts = ", ".join(f"{key} {number(value)}" for key, value in rewards.items())
+            scores = f"reward {number(first['reward'])} ({parts}), advantage {signed(first['advantage'])}"
             lines.append(f"  {sample}: {first['completion']!r}  {scores}")
             for text in _ratios(rows, level):
                 lines.append(textwrap.fill(text, WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5))
-    return "\n".join(lines)
+    record = {"run": folder.name, "step": step, "kept": kept, "ratio": UNITS.get(level, "token")}
+    return record | {"completions": completions}, "\n".join(lines)
 
 
 def _ratios(rows: pd.DataFrame, level: str) -> Iterator[str]:
@@ -88,33 +97,43 @@ def _ratios(rows: pd.DataFrame, level: str) -> Iterator[str]:
         yield tokens
 
 
-def diff(results: Results, first: str, second: str) -> str:
+def diff(results: Results, first: str, second: str) -> tuple[Record, str]:
     """Describe the settings and final metrics in which two runs differ, and their effect in studies that have both.
 
-    Raises RequestError if a name is no run.
+    As a record for a program, and in words. Raises RequestError if a name is no run.
     """
     folders = [find_run(results, name) for name in (first, second)]
     names = [folder.name for folder in folders]
     if folders[0] == folders[1]:
-        return f"{first} and {second} are the same run: {names[0]}"
+        return {"runs": names}, f"{first} and {second} are the same run: {names[0]}"
     settings = [dict(dotted(read_settings(folder))) for folder in folders]
     for of_run, folder in zip(settings, folders, strict=True):
         content = read_provenance(folder).get("content") or {}  # hashes of the data and code files that settings name
         of_run |= {f"content of {key}": short_hash(value) for key, value in content.items()}
     outcomes = [outcome_or_damage(folder) or {} for folder in folders]
     finals = [outcome.get("final") or {} for outcome in outcomes]
-    rows = [(key, *(of_run.get(key, NONE) for of_run in settings)) for key in settings[0] | settings[1]]
-    rows = [("setting", *names), *(row for row in rows if row[1] != row[2])]
-    rows.append(("\noutcome", *(outcome.get("outcome", NONE) for outcome in outcomes)))
+    pairs = {key: [of_run.get(key, NONE) for of_run in settings] for key in settings[0] | settings[1]}
+    differ = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    ends = [outcome.get("outcome", NONE) for outcome in outcomes]
     measured = [metric for metric in METRICS if any(final.get(metric) is not None for final in finals)]
+    rows = [("setting", *names), *((key, *pair) for key, pair in differ.items()), ("\noutcome", *ends)]
     rows += [(metric, *(number(final.get(metric)) for final in finals)) for metric in measured]
     lines = [f"{key:<34} {value!s:<20} {other}" for key, value, other in rows]
     damage = [str(outcome["reason"]) for outcome in outcomes if outcome.get("outcome") == DAMAGED]
-    return "\n".join([*lines, *damage, *_paired_effects(results, *names)])
+    effects = list(_paired_effects(results, *names))
+    said = [
+        f"\nstudy {effect['study']}: final_score of {effect['of']} minus {effect['minus']}, paired over"
+        f" {count(effect['n'], 'seed')}: {estimate(effect['effect'], effect['low'], effect['high'], signed)},"
+        f" {p_equals(effect['p'])}"
+        for effect in effects
+    ]
+    final = {metric: [of_run.get(metric) for of_run in finals] for metric in measured}
+    record = {"runs": names, "settings": differ, "outcomes": ends, "final": final, "effects": effects}
+    return record, "\n".join([*lines, *damage, *said])
 
 
-def _paired_effects(results: Results, first: str, second: str) -> Iterator[str]:
-    """Yield a sentence for each study that has both runs, as different variants."""
+def _paired_effects(results: Results, first: str, second: str) -> Iterator[Record]:
+    """Yield the paired difference of final scores in each study that has both runs, as different variants."""
     # Imported here, because `show` needs no statistics.
     from grpolab.report.journals import read_runs
     from grpolab.report.load import study_of
@@ -133,7 +152,5 @@ def _paired_effects(results: Results, first: str, second: str) -> Iterator[str]:
             scores = measure(study, "final_score")
             place = study.cells.drop_duplicates("variant").set_index("variant")[["facet", "arm"]].T
             effect = paired_difference(at(scores, *place[right]), at(scores, *place[left]))
-            yield (
-                f"\nstudy {plan['study']}: final_score of {right} minus {left}, paired over {count(effect.n, 'seed')}:"
-                f" {estimate(*effect[:3], signed)}, {p_equals(effect.p)}"
-            )
+            numbers = dict(zip(("effect", "low", "high"), effect[:3], strict=True))
+            yield {"study": plan["study"], "of": right, "minus": left, **numbers, "n": effect.n, "p": effect.p}

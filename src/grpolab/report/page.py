@@ -72,7 +72,7 @@ def write(
     """
     output = results.output(study)
     state = screen.state_of(results, study)
-    parts, claims = _make(results, study, output, progress, shown=True)
+    parts, claims = make_parts(results, study, output, progress, shown=True)
     progress("report")
     studies = [part.study for part in parts]
     first = brief.screen(studies, claims, decide_elsewhere(results, studies))
@@ -97,9 +97,9 @@ def write(
         import_module("grpolab.report.tuning").join_sections([part.tuning for part in parts]),
         diagnosis(studies),
         *provenance.section(studies),
-        _missing(studies),
+        missing(studies),
         *_verdicts(claims, output),
-        _given_up(studies),
+        given_up(studies),
     ]
     path = _write_report(sections, output, application(studies, claims))
     progress(f"\n{brief.strip_markdown(first)}\n")
@@ -142,12 +142,12 @@ def draw(results: Results, study: str, single_seeds: bool = False) -> list[Path]
     `write`.
     """
     output = results.output(study)
-    parts, _ = _make(results, study, output, lambda line: None, single_seeds)
+    parts, _ = make_parts(results, study, output, lambda line: None, single_seeds)
     pictures = [output / path for part in parts for manifest, path in part.pictures if manifest.numbers]
     return [*pictures, *(path for part in parts for path in part.tuning.pictures)]
 
 
-def _make(
+def make_parts(
     results: Results, name: str, output: Path, progress: Progress, single_seeds: bool = False, shown: bool = False
 ) -> tuple[list[StudyPage], list[Claim]]:
     """Make figures and tables, study by study, and decide every claim.
@@ -311,17 +311,17 @@ def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> Iterator[s
             table = table_of(of_kind)
             if output:
                 table.write(output / "tables")
-            yield _section(title, table.markdown, below, _as_registered(of_kind))
+            yield _section(title, table.markdown, below, as_registered(of_kind))
 
 
-def _as_registered(claims: Sequence[Claim]) -> str:
+def as_registered(claims: Sequence[Claim]) -> str:
     """List the full registered text of claims that the page shortens; empty if there are none."""
     words = bullets(f"{claim.study} {claim.id}: {claim.registered}" for claim in claims if claim.registered)
     head = "As registered (above stands what was tested, which is less; the registered words decide nothing more):"
     return f"{head}\n\n{words}" if words else ""
 
 
-def _given_up(studies: Sequence[StudyRuns]) -> str:
+def given_up(studies: Sequence[StudyRuns]) -> str:
     """List the registrations that were given up: their seeds, the reason, and what their runs said."""
     lines = [
         f"{study.name}, registered {line['withdraws']} with seeds {spans(line['seeds'])}"
@@ -367,7 +367,7 @@ def _write_page(part: StudyPage, claims: Sequence[Claim], output: Path) -> None:
     write_text_atomic(page.with_suffix(".html"), html.from_markdown(text, page.parent, page.parents[1]))
 
 
-def _missing(studies: Sequence[StudyRuns]) -> str:
+def missing(studies: Sequence[StudyRuns]) -> str:
     """List every cell without a result, and every run that diverged or was stopped."""
     cells = pd.concat([study.cells for study in studies])
     names = {outcome: cell_names(cells[cells["outcome"] == outcome]) for outcome in OUTCOMES}

@@ -9,7 +9,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,6 +178,20 @@ def screen(
         "one run: share of all single runs there are with the arm ahead by that difference or more" * has_runs,
     ]
     return "\n\n".join([head, _align(rows), "\n".join(filter(None, notes)), *_warnings(noises)])
+
+
+def record(noises: Sequence[Noise], of: str, chance: float, hypotheses: int, looks: tuple[int, ...]) -> dict[str, Any]:
+    """Return the numbers of `screen` for a program; seeds of None: more than the most that is looked for."""
+    contrasts = [
+        {
+            **{"arm": noise.arm, "baseline": noise.baseline, "task": noise.task, "difference": noise.difference},
+            **{"runs": noise.seeds, "paired_sd": noise.paired_sd, "unpaired_sd": noise.unpaired_sd},
+            **{"paired_seeds": _needed(noise, chance, True), "unpaired_seeds": _needed(noise, chance, False)},
+            "wrong_sign": {str(n): power.wrong_sign(noise.difference, noise.unpaired_sd, n) for n in PAPER_SEEDS},
+        }
+        for noise in noises
+    ]
+    return {"of": of, "power": chance, "hypotheses": hypotheses, "looks": looks, "contrasts": contrasts}
 
 
 def _lines(noise: Noise, chance: float, hypotheses: int, looks: tuple[int, ...]) -> Iterator[dict[str, str]]:

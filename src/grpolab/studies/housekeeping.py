@@ -41,25 +41,25 @@ class Unneeded(NamedTuple):
         return f"{self.folder.parent.name}/{self.folder.name}: {self.about}, {size / 1e6:.1f} MB"
 
 
-def prune(results: Results, consent: Callable[[str], bool]) -> None:
-    """List the runs and warm starts that no study asks for, and delete them if the user agrees.
+def prune(results: Results, consent: Callable[[str], bool]) -> Record:
+    """List the runs and warm starts that no study asks for, and delete them if the user agrees; return both.
 
     A study is a plan in results/studies/ or a file in experiments/. Raises RequestError if one cannot be read.
     """
-    items = list(find_unneeded(results))
+    items, deleted = list(find_unneeded(results)), 0
     to_delete = [item for item in items if not item.kept]
     for item in items:
         say(f"{item}; kept: {item.kept} (delete the folder by hand if nobody needs it)" if item.kept else item)
     if not to_delete:
         say(f"nothing to delete in {results.root}")
     elif consent(f"delete {len(to_delete)} folders that no study asks for from {results.root}?"):
-        deleted = 0
         for folder, _, _ in to_delete:
             if Lease(folder).attempt():  # else a process has begun to work on it
                 (folder / "outcome.json").unlink(missing_ok=True)  # first: half a folder must not look finished
                 shutil.rmtree(folder)
                 deleted += 1
         say(f"{deleted} folders deleted; the tracking store keeps what it has of them")
+    return {"folders": [item._asdict() for item in items], "deleted": deleted}
 
 
 def find_unneeded(results: Results) -> Iterator[Unneeded]:
@@ -108,8 +108,8 @@ def _folders(parent: Path) -> list[Path]:
 # `grpolab runs import`. Copying run folders by hand does the same without the checks.
 
 
-def import_runs(source: Path, ours: Results) -> bool:
-    """Copy finished runs from another results folder; what is here stays. Return False if something was refused.
+def import_runs(source: Path, ours: Results) -> Record:
+    """Copy finished runs from another results folder; what is here stays. Return counts, and a sentence per refusal.
 
     Raises RequestError if `source` is no results folder of this format.
     """
@@ -120,7 +120,7 @@ def import_runs(source: Path, ours: Results) -> bool:
         raise RequestError(f"FOLDER={source} has format {written_as}, this program reads format {FOLDER_FORMAT}")
     if source.resolve() == ours.root.resolve():
         raise RequestError(f"FOLDER={source} is the results folder itself: name another one")
-    theirs, counts = Results(source), Counter[str]()
+    theirs, counts, refused = Results(source), Counter[str](), list[str]()
     names = [("run", folder.name) for folder in _folders(theirs.runs)]
     names += [("study", file.parent.name) for file in theirs.studies.glob("*/plan.json")]
     for kind, name in names:
@@ -131,9 +131,10 @@ def import_runs(source: Path, ours: Results) -> bool:
                 raise
             counts["refused"] += 1
             problem = f"its files lack the key {error}" if isinstance(error, KeyError) else error
-            say(f"refused: {kind} {name}: {problem}")
+            refused.append(f"{kind} {name}: {problem}")
+            say(f"refused: {refused[-1]}")
     say(f"{source}: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()) if word) or 'no run'}")
-    return not counts["refused"]
+    return {"counts": {word: count for word, count in counts.items() if word}, "refused": refused}
 
 
 def _import_plan(study: str, theirs: Results, ours: Results) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from grpolab.run.tracking import SQLITE
 from grpolab.run.watch import exclusive, is_held
 from grpolab.run_files import Record
 from grpolab.studies.facts import JournalReader, duration
-from grpolab.studies.progress import Estimate, Progress, outcome_line, print_table
+from grpolab.studies.progress import Estimate, Progress, outcome_line, print_table, send
 from grpolab.studies.session import interruptible, mirrored
 from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError, make_engine
 from grpolab.sweep.jobs import RUN, Job, Request
@@ -108,11 +109,15 @@ def tune(
         for arm, entry in files.best_entries():
             values = " ".join(override(key, value) for key, value in entry["values"].items())
             score = entry["scores"][tuned.tuning.goal.metric]["mean"]
-            say(f"best of {arm.arm}: trial {entry['number']}: {values}: {tuned.tuning.goal.metric} {score:.4g}")
+            facts = {"trial": entry["number"], "values": entry["values"], "scores": entry["scores"]}
+            if not send("best", arm=arm.arm, **facts):
+                say(f"best of {arm.arm}: trial {entry['number']}: {values}: {tuned.tuning.goal.metric} {score:.4g}")
         for arm_name, failed in tuner.failed.items():
             if failed:
                 say(f"{arm_name}: {failed} trials failed; the same command makes up for them")
-        return 0 if is_done else 1
+        code = 0 if is_done else 1
+        send("end", counts=dict(Counter(entry["state"] for arm in arms for entry in arm.entries())), exit_code=code)
+        return code
 
 
 @contextmanager
@@ -224,6 +229,9 @@ class TuningProgress(Progress):
             return
         self.ended += 1
         means = {metric: score["mean"] for metric, score in record["scores"].items()}
+        ended = {"state": record["state"], "scores": means, "reason": record.get("reason")}
+        if send("trial", label=label, left=self._trials - self.ended, **ended):
+            return
         about = [f"{metric} {mean:.4g}" for metric, mean in means.items() if isinstance(mean, float)]
         about += [record["reason"]] if record["state"] != COMPLETE else []
         self.note(f"{self.count()} {label} {record['state']}: {', '.join(about)} ({self.left()})")

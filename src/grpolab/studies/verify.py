@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlflow.entities import Run
@@ -21,7 +20,6 @@ from grpolab.run.tracking import mirror, sqlite_file
 from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure, find_problem
 from grpolab.run.watch import exclusive
 from grpolab.run_files import JOURNAL, Record
-from grpolab.terminal import say
 
 SHOWN = 5  # differences of a study that are printed
 TIMED = {metric.name for metric in METRICS.values() if metric.kind == "timing"}  # a resumed run has new ones
@@ -37,36 +35,33 @@ class Comparison:
     differences: list[str] = field(default_factory=list)
 
 
-def print_verification(results: Results, uri: str, studies: Sequence[str], as_json: bool) -> bool:
-    """Print what differs; return True if the store is equal. Raises RequestError if a server cannot be used."""
+def compare_store(results: Results, uri: str, studies: Sequence[str]) -> tuple[list[Comparison], str]:
+    """Compare each study; return also why the store cannot be read, else ''. Raises RequestError of such a server."""
     file = sqlite_file(uri)
     if not file and (problem := find_problem(uri)):
         raise RequestError(f"the tracking store {uri} cannot be used: {problem}")
     if file and not file.exists():
-        say(f"there is no tracking store at {file}: `grpolab track sync` makes it", error=True)
-        return False
+        return [], f"there is no tracking store at {file}: `grpolab track sync` makes it"
     try:
         with exclusive(mirror.lock_path(results, uri)):
-            comparisons = verify(results, Store(uri, results), studies)
+            return verify(results, Store(uri, results), studies), ""
     except UNUSABLE as error:
-        say(describe_failure(error), error=True)
-        return False
-    is_equal = not any(comparison.differences for comparison in comparisons)
-    if as_json:
-        say(json.dumps([asdict(comparison) for comparison in comparisons], indent=1))
-        return is_equal
+        return [], describe_failure(error)
+
+
+def describe(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield the lines for a reader."""
     for comparison in comparisons:
         count = len(comparison.differences)
         running = f", {comparison.running} of them running" if comparison.running else ""
         verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
-        say(f"{comparison.study}: {comparison.runs} runs{running}: {verdict}")
+        yield f"{comparison.study}: {comparison.runs} runs{running}: {verdict}"
         for difference in comparison.differences[:SHOWN]:
-            say(f"  {difference}")
+            yield f"  {difference}"
         if count > SHOWN:
-            say(f"  and {count - SHOWN} more (--json has them all)")
-    if not is_equal:
-        say("`grpolab track sync` adds what is missing, with --rebuild it makes the store anew")
-    return is_equal
+            yield f"  and {count - SHOWN} more (--json has them all)"
+    if any(comparison.differences for comparison in comparisons):
+        yield "`grpolab track sync` adds what is missing, with --rebuild it makes the store anew"
 
 
 def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Comparison]:

@@ -138,5 +138,5 @@ def test_wrong_requests(results: Results, word: str, capsys: pytest.CaptureFixtu
         assert main(["track", word, *wrong, "--results", str(results.root)]) == 2
         (sentence,) = capsys.readouterr().err.splitlines()
         assert said in sentence
-    for words in (["track"], ["track", "sink"], ["track", "verify", "a", "b"], ["track", "sync", "--json"]):
+    for words in (["track"], ["track", "sink"], ["track", "verify", "a", "b"], ["track", "sync", "--yes"]):
         assert main(words) == 2

@@ -13,6 +13,7 @@ from tuning_project import STUDY, UNTUNED
 from grpolab.paths import Results
 from grpolab.report import tuning as page
 from grpolab.report.tuning import load_trials
+from grpolab.studies.progress import json_lines
 from grpolab.studies.status import status
 from grpolab.sweep.plan import plans
 from grpolab.sweep.tuning.arms import ArmTrials
@@ -45,6 +46,18 @@ def test_every_arm_has_its_budget_and_nothing_is_trained_twice(project):
     assert project.tune(jobs=2) == 0
     assert project.steps() == steps
     assert finished(project) == {"token": 6, "gspo": 6}
+
+
+def test_a_program_reads_each_trial_and_the_best_as_events(project, capsys):
+    with json_lines():
+        assert project.tune() == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    trials = [event for event in events if event["event"] == "trial"]
+    assert [trial["left"] for trial in trials] == [*range(11, -1, -1)]
+    best = {event["arm"]: event["trial"] for event in events if event["event"] == "best"}
+    assert best == {arm: numbers[0] for arm, numbers in project.document()["best"].items()}
+    assert (events[-1]["event"], events[-1]["exit_code"]) == ("end", 0)
+    assert sum(events[-1]["counts"].values()) == 12
 
 
 @pytest.mark.slow
