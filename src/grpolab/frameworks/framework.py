@@ -115,7 +115,7 @@ def try_steps(settings: Resolved) -> list[str]:
     )
     try:
         recipe = load_framework(settings.framework) if settings.framework else CORE
-        policy_loss(settings.objective, inputs, recipe).total.backward()  # type: ignore[no-untyped-call]
+        policy_loss(settings.objective, inputs, recipe).total.backward()
     except Exception as error:  # code from elsewhere may raise anything
         return [f"{named} fails on two completions: {type(error).__name__}: {error}"]
     return []

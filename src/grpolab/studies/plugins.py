@@ -21,7 +21,7 @@ KEYS = {"path": "task.path", "function": "reward.function"}
 
 
 @dataclass(frozen=True)
-class Addition:
+class PluginContent:
     """What one package adds."""
 
     package: str
@@ -32,16 +32,16 @@ class Addition:
     problems: list[str]
 
 
-def additions() -> Iterator[Addition]:
+def additions() -> Iterator[PluginContent]:
     """Yield what each plugin adds. All of it is tried: presets and studies are composed, code is imported."""
     with without_the_hub():
         for plugin in plugins():
             adds = dict(_names(plugin.folder)) if plugin.folder else {}
             problems = list(dict.fromkeys(_problems(plugin, adds)))
-            yield Addition(*plugin[:4], adds, problems)
+            yield PluginContent(*plugin[:4], adds, problems)
 
 
-def describe(listed: Sequence[Addition]) -> str:
+def describe(listed: Sequence[PluginContent]) -> str:
     """Return the list as text."""
     lines = []
     for one in listed:
