@@ -87,7 +87,10 @@ def test_a_reward_and_an_objective_are_added_as_the_page_says_and_workers_see_th
     assert done.returncode == 0, done.stdout + done.stderr
     found = [yaml.safe_load(file.read_text()) for file in checkout.glob("results/runs/*/settings.yaml")]
     mine = [settings for settings in found if settings["reward"]["function"] == "my_rewards:score"]
-    assert {(settings["kernel"], settings["seed"]) for settings in mine} == {("upper", 3), ("upper", 4)}
+    assert {(settings["kernel"], settings["seed"]) for settings in mine} == {
+        ("my_losses:upper", 3),
+        ("my_losses:upper", 4),
+    }
 
 
 def test_a_study_is_added_as_the_page_says(checkout: Path) -> None:

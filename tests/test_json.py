@@ -47,6 +47,7 @@ EXAMPLES: dict[str, tuple[str, set[str]]] = {
     ),
     "export": ("--to trl", {"text", "differs", "not_carried"}),
     "dialects": ("--drift EMPTY", set()),
+    "plugins": ("", set()),
     "init": ("FOLDER", {"files"}),
     "geometry": ("", {"files"}),
     "register": ("clip_range", {"file", "registration"}),
@@ -57,7 +58,16 @@ EXAMPLES: dict[str, tuple[str, set[str]]] = {
     "runs import": ("EMPTY", {"counts", "refused"}),
     "runs export": ("FIRST FOLDER", {"files"}),
 }
-NO_RESULTS = {"vocabulary", "lint", "lint --rules", "import", "export", "dialects", "init"}  # read no results folder
+NO_RESULTS = {
+    "vocabulary",
+    "lint",
+    "lint --rules",
+    "import",
+    "export",
+    "dialects",
+    "plugins",
+    "init",
+}  # read no results folder
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

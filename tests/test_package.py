@@ -82,7 +82,7 @@ def test_a_new_project_trains_its_own_tasks_beside_ours(installed: Path, tmp_pat
     (own / "conf" / "task" / "addition.yaml").write_text((own / "conf" / "task" / "sums.yaml").read_text())
     refused = grpolab(installed, own, ["train", "task=addition"])
     assert refused.returncode == 2
-    assert "called like a preset of GRPO Lab: rename it" in refused.stderr
+    assert "addition.yaml have one name, which must mean one thing: rename one of them" in refused.stderr
     again = grpolab(installed, tmp_path, ["init", "own"])
     assert (again.returncode, again.stderr) == (2, "grpolab: init own: the folder must be new or empty\n")
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from grpolab import RESULTS_VERSION
 from grpolab.credentials import REFERENCE, is_secret_name, reveals
-from grpolab.identity import ABSENT, dotted, is_library, keys_with_content
+from grpolab.identity import ABSENT, STEPS, dotted, is_library, keys_with_content
 from grpolab.paths import open_file
 
 # A file that was changed shortly before it was read may change again within the same time stamp: its hash is not kept.
@@ -100,7 +100,7 @@ def environment_read(settings: Mapping[str, Any]) -> dict[str, str | None]:
     options = json.dumps((settings.get("task") or {}).get("options"))
     names = {match[1] for match in REFERENCE.finditer(options)}
     for key, path in _named(settings):
-        if key in ("task.path", "reward.function"):
+        if key in ("task.path", "reward.function", *STEPS):
             folder, module, _ = place_of(path)
             matches = (match for source in source_files(module, folder).values() for match in VARIABLE.finditer(source))
             names |= {(match[1] or match[2]).decode() for match in matches}

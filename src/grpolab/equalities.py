@@ -88,8 +88,8 @@ def switched_off(run: RunSettings, point: Point) -> Point:
 @exact
 def never_empty(run: RunSettings, point: Point) -> Point:
     """no completion is empty, so a mean over the non-empty sequences is the mean over all"""
-    masks = run.mask_truncated_completions  # those that are cut off are empty then
-    return {} if masks else {"aggregation": point["aggregation"].removesuffix("_nonempty")}
+    masks, average = run.mask_truncated_completions, point["aggregation"]  # those that are cut off are empty then
+    return {} if masks or ":" in average else {"aggregation": average.removesuffix("_nonempty")}
 
 
 @exact

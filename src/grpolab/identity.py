@@ -21,6 +21,7 @@ from grpolab.paths import plain
 SIGNATURE_LENGTH = 16
 ABSENT = "absent"  # key of content that cannot be read
 COMMIT = re.compile(r"[0-9a-f]{40}")
+STEPS = ("kernel", "aggregation", "framework")  # of the loss; an import path (`module:name`) is code from elsewhere
 _NAMED_BY_TASK = {  # keys of a task that name its content
     "jsonl": ("task.train_file", "task.evaluation_file"),
     "custom": ("task.path",),
@@ -54,9 +55,10 @@ def identified(settings: Mapping[str, Any], content: Mapping[str, Any]) -> dict[
         return dict(settings)
     result = copy.deepcopy(dict(settings))
     for key, value in content.items():
-        group, _, last = key.partition(".")
-        if last in result.get(group, {}):
-            result[group][last] = value
+        group, _, last = key.rpartition(".")
+        place = result.get(group, {}) if group else result
+        if last in place:
+            place[last] = value
     return result
 
 
@@ -69,7 +71,7 @@ def keys_with_content(settings: Mapping[str, Any]) -> list[str]:
         keys.append("reward.function")
     if model.get("name") == "pretrained" and not COMMIT.fullmatch(str(model.get("revision"))):
         keys.append("model.path")
-    return keys
+    return keys + [key for key in STEPS if ":" in str(settings.get(key))]
 
 
 def unrecorded(settings: Mapping[str, Any], content: Mapping[str, Any]) -> str:

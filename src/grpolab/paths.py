@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import math
 import os
@@ -12,9 +13,11 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from grpolab import FOLDER_FORMAT
 from grpolab.credentials import without_secrets_in
@@ -65,21 +68,53 @@ def project_root() -> Path:
     return Path.cwd() if shipped_root().name == "shipped" else shipped_root()
 
 
+class Plugin(NamedTuple):
+    """An entry point of the group `grpolab`: a package that may have conf/ and experiments/, as a project has."""
+
+    package: str
+    version: str
+    entry_point: str
+    module: str
+    folder: Path | None  # the module's; None if there is none
+
+
+@functools.cache
+def plugins() -> tuple[Plugin, ...]:
+    """Find the plugins that are installed. None is imported, so that one that is broken stops no other command."""
+    all_of_them = []
+    for point in entry_points(group="grpolab"):
+        module = point.value.partition(":")[0].strip()
+        top, *below = module.split(".")
+        spec = None
+        with suppress(ImportError, ValueError):
+            spec = find_spec(top)
+        folder = next((Path(place, *below) for place in (spec and spec.submodule_search_locations) or ()), None)
+        package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+        there = folder if folder and folder.is_dir() else None
+        all_of_them.append(Plugin(package, version, point.name, module, there))
+    return tuple(sorted(all_of_them))
+
+
 def roots() -> list[Path]:
-    """Return the user's project, and behind it what comes with the program unless it has a conf/run.yaml of its own."""
+    """Return the user's project, the plugins, and what comes with the program.
+
+    A project with a conf/run.yaml of its own stands for what comes with the program.
+    """
     project = project_root()
-    return [project] if (project / "conf" / "run.yaml").is_file() else [project, shipped_root()]
+    last = project if (project / "conf" / "run.yaml").is_file() else shipped_root()
+    before = {place.resolve(): place for place in (project, *(plugin.folder for plugin in plugins())) if place}
+    return [*(place for key, place in before.items() if key != last.resolve()), last]
 
 
 def find_file(*parts: str) -> Path:
-    """Return a file of the project or of what comes with the program; the project's path if neither has it.
+    """Return a file of the project, of a plugin or of what comes with the program; the first's path if none has it.
 
-    Raises RequestError if both have it, because a run or study must mean one thing.
+    Raises RequestError if two have it, because a run or study must mean one thing.
     """
     files = [root.joinpath(*parts) for root in roots()]
     there = [file for file in files if file.is_file()]
     if len(there) > 1:
-        raise RequestError(f"{there[0]} is called like a file of GRPO Lab, {there[1]}: rename it")
+        raise RequestError(f"{there[0]} and {there[1]} have one name, which must mean one thing: rename one of them")
     return (there or files)[0]
 
 

@@ -1,6 +1,7 @@
 """The names that settings choose from, each with the import path of its function.
 
-So settings are checked without importing torch; `resolve` imports a function when a run begins.
+So settings are checked without importing torch; `resolve` imports a function when a run begins. Kernel, aggregation and
+framework may also be an import path, of a user's own code or of another package's.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import functools
 import importlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from grpolab.errors import RequestError
 
 # Importance ratio (grpo/ratios.py): how far the policy has moved, per token or per sequence.
 RATIOS = {level: f"grpolab.grpo.ratios:{level}_ratio" for level in ("token", "sequence", "sequence_token", "segment")}
@@ -29,6 +32,24 @@ class Surrogate(NamedTuple):
     compares_groups: bool = False  # it compares the completions of a prompt, and needs all of them in a minibatch
 
 
+class Functions(dict[str, str]):
+    """Names with the import paths of what they stand for; any other import path stands for itself."""
+
+    def __missing__(self, path: str) -> str:
+        if ":" not in path:
+            raise KeyError(path)
+        return path
+
+
+class Surrogates(dict[str, Surrogate]):
+    """Names with surrogates; an import path stands for the Surrogate that it leads to. Raises RequestError."""
+
+    def __missing__(self, path: str) -> Surrogate:
+        if ":" not in path:
+            raise KeyError(path)
+        return _load_surrogate(path)
+
+
 # Surrogate (grpo/surrogates.py, frameworks/kernels.py): the loss of a token or sequence before averaging.
 COMMON, MORE = "grpolab.grpo.surrogates", "grpolab.frameworks.kernels"
 OF_2026 = "grpolab.frameworks.kernels_2026"
@@ -39,7 +60,7 @@ _CLIP_COV = {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN}
 _FIPO = {"half_life": POSITIVE, "least": (0.0, 1.0), "most": POSITIVE, "safety": POSITIVE}
 _BAPO = dict.fromkeys(("low_start", "low_end", "low_step", "high_start", "high_end", "high_step", "target"), POSITIVE)
 _KL_COV = {"share": (0.0, 1.0), "coefficient": POSITIVE}
-SURROGATES = {
+SURROGATES: dict[str, Surrogate] = {
     "clipped": Surrogate(f"{COMMON}:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
     "ratio": Surrogate(f"{COMMON}:ratio", clips=False, policy_gradient_at_one=True),
     "policy_gradient": Surrogate(f"{COMMON}:policy_gradient", clips=False, policy_gradient_at_one=True),
@@ -73,6 +94,23 @@ SURROGATES = {
     "bapo": Surrogate(f"{OF_2026}:bapo", _BAPO, clips=False, whole_minibatch=True, policy_gradient_at_one=True),
     "icepop": Surrogate(f"{MORE}:icepop", bounds_the_ratio=True, policy_gradient_at_one=True),
 }
+SURROGATES = Surrogates(SURROGATES)
+
+
+def last_name(path: str) -> str:
+    """Return the name behind the colon of an import path; any other name as it is."""
+    return path.rpartition(":")[2]
+
+
+@functools.cache
+def _load_surrogate(path: str) -> Surrogate:
+    surrogate = resolve(LOAD_OBJECT)("kernel", path)
+    if not (isinstance(surrogate, Surrogate) and ":" in str(surrogate.function)):
+        must = "it must be a grpolab.registry.Surrogate, with its function's import path"
+        raise RequestError(f"kernel={path} is a {type(surrogate).__name__}: {must}")
+    if last_name(path) in SURROGATES:
+        raise RequestError(f"kernel={path} has the name of kernel={last_name(path)} of GRPO Lab: rename it")
+    return surrogate
 
 
 def _places(module: str, *names: str, **renamed: str) -> dict[str, str]:
@@ -82,11 +120,13 @@ def _places(module: str, *names: str, **renamed: str) -> dict[str, str]:
 
 
 # Aggregation (grpo/aggregation.py): how per-token losses become one number; the denominator is in the name.
-AGGREGATIONS = _places(
-    "grpolab.grpo.aggregation",
-    *("sequence_mean", "sequence_mean_nonempty", "sequence_sum", "sequence_sum_nonempty"),
-    *("token_mean_rollout", "token_mean_minibatch", "token_mean_microbatch"),
-    *("token_sum", "token_sum_constant", "token_sum_length", "prompt_mean"),
+AGGREGATIONS = Functions(
+    _places(
+        "grpolab.grpo.aggregation",
+        *("sequence_mean", "sequence_mean_nonempty", "sequence_sum", "sequence_sum_nonempty"),
+        *("token_mean_rollout", "token_mean_minibatch", "token_mean_microbatch"),
+        *("token_sum", "token_sum_constant", "token_sum_length", "prompt_mean"),
+    )
 )
 
 # KL estimator (grpo/kl.py), from the log ratio of the reference to the policy.
@@ -127,10 +167,11 @@ FAULTS = {
 
 # Frameworks (frameworks/): the steps of the loss that differ, the metrics, and replays of the framework's outputs.
 _NAMES = "trl verl roll deepspeed_chat openrlhf slime areal nemo_rl open_instruct prime_rl skyrl torchtune"
-FRAMEWORKS = {name: f"grpolab.frameworks.{name}:FRAMEWORK" for name in _NAMES.split()}
+FRAMEWORKS = Functions({name: f"grpolab.frameworks.{name}:FRAMEWORK" for name in _NAMES.split()})
 
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
 LOGGED_METRICS = "grpolab.frameworks.framework:logged_metrics"
+TRY_STEPS = "grpolab.frameworks.framework:try_steps"  # of the loss, where they are code from elsewhere
 ADAPTERS, ADAPTER_PROBLEMS = (f"grpolab.models.lora:{name}" for name in ("add_adapters", "find_problems"))
 ROUND_TO_INT8, SHARED_PREFILL = (f"grpolab.models.{name}" for name in ("int8:round_layers", "shared_prefix:prefill"))
 ENGINES = {"vllm": "grpolab.models.vllm:Vllm", "continuous": "grpolab.models.continuous:Continuous"}

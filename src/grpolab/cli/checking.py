@@ -187,6 +187,16 @@ def conformance(arguments: argparse.Namespace) -> int:
     return FAILURE if any(verdict.misses for verdict in verdicts) else OK
 
 
+@command(JSON)
+def plugins(arguments: argparse.Namespace) -> int:
+    """List the installed packages that add presets, studies and code, and what is wrong with them."""
+    from grpolab.studies.plugins import additions, describe
+
+    listed = list(additions())
+    say_result(arguments, listed, describe(listed))
+    return FAILURE if any(one.problems for one in listed) else OK
+
+
 @command(
     option("--drift", nargs="?", const="", metavar="FOLDER", help="what moved in installed ones, or checkouts"), JSON
 )
@@ -201,10 +211,10 @@ def dialects(arguments: argparse.Namespace) -> None:
     composer = Composer()
     settings, comments = {}, {}
     for name in composer.groups["dialect"]:
-        if name != "null":
+        if (file := composer.conf / "dialect" / f"{name}.yaml").is_file():  # no other package's
             settings[name] = composer.compose([f"dialect={name}"])
             # The comment below the preset's first line, which is Hydra's.
-            lines = (composer.conf / "dialect" / f"{name}.yaml").read_text().splitlines()[1:]
+            lines = file.read_text().splitlines()[1:]
             comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
             comments[name] = " ".join(line.removeprefix("#").strip() for line in comment)
     value = {name: {"about": comments[name], "settings": of.model_dump()} for name, of in settings.items()}

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, policy_loss
+from grpolab.errors import RequestError
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, policy_loss
+from grpolab.identity import STEPS
 from grpolab.meanings import CLIP_METRIC, convention
-from grpolab.registry import FRAMEWORKS, resolve
+from grpolab.registry import FRAMEWORKS, LOAD_OBJECT, SURROGATES, last_name, resolve
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import Resolved
 
@@ -83,6 +86,41 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
     return {name: logged[name][metric] for name, metric in CLIP_METRIC.items() if metric in logged[name]}
 
 
+def try_steps(settings: Resolved) -> list[str]:
+    """Compute the loss of two completions, where steps of it are code from elsewhere; return a sentence if it fails.
+
+    Raises RequestError if the code cannot be imported, or a framework has the name of one of ours.
+    """
+    steps = {key: path for key in STEPS if ":" in (path := getattr(settings, key) or "")}
+    named = " ".join(f"{key}={path}" for key, path in steps.items())
+    for key, path in steps.items():
+        resolve(LOAD_OBJECT)(key, path)
+        if key == "kernel":
+            resolve(LOAD_OBJECT)(key, SURROGATES[path].function)
+        if key == "framework" and last_name(path) in FRAMEWORKS:  # its metrics would be taken for those of ours
+            raise RequestError(f"{key}={path} has the name of {key}={last_name(path)} of GRPO Lab: rename it")
+    ones_BT = torch.ones(2, 2)
+    inputs = LossInputs(
+        log_probs_BT=(-ones_BT).requires_grad_(),
+        old_log_probs_BT=-1.1 * ones_BT,
+        advantages=torch.tensor([[1.0], [-1.0]]),
+        mask_BT=ones_BT.bool(),
+        totals=Totals.of(ones_BT.bool()),
+        reference_log_probs_BT=-ones_BT,
+        sampler_log_probs_BT=-ones_BT,
+        entropy_BT=ones_BT,
+        rewards_B1=torch.tensor([[1.0], [0.0]]),
+        group_B=torch.zeros(2, dtype=torch.long),
+        noise_BT=0.5 * ones_BT,
+    )
+    try:
+        recipe = load_framework(settings.framework) if settings.framework else CORE
+        policy_loss(settings.objective, inputs, recipe).total.backward()
+    except Exception as error:  # code from elsewhere may raise anything
+        return [f"{named} fails on two completions: {type(error).__name__}: {error}"]
+    return []
+
+
 @torch.no_grad()
 def logged_metrics(settings: Resolved, update: Update) -> dict[str, float]:
     """Return what the run's own framework logs of an optimiser step, by journal name.
@@ -90,8 +128,10 @@ def logged_metrics(settings: Resolved, update: Update) -> dict[str, float]:
     If the settings ask for them, the clip fractions by each framework's definition follow.
     """
     framework = settings.framework
-    logged = compute_metrics(framework, update.objective, update.inputs, update.whole_loss) if framework else {}
-    metrics = {f"{framework}/{name}": value for name, value in logged.items()}
+    metrics, logged = dict[str, float](), dict[str, float]()
+    if framework:
+        logged = compute_metrics(framework, update.objective, update.inputs, update.whole_loss)
+        metrics = {f"{last_name(framework)}/{name}": value for name, value in logged.items()}
     if settings.diagnostics.clip_conventions:
         shares = clip_conventions(update.objective, update.inputs)
         if framework and (name := CLIP_METRIC.get(framework)) in logged:

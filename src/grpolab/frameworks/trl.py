@@ -23,7 +23,7 @@ from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts
 from grpolab.grpo.ratios import off_policy_keep, sampler_weight
-from grpolab.registry import AGGREGATIONS, resolve
+from grpolab.registry import AGGREGATIONS, last_name, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
 
 
@@ -45,7 +45,7 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
         objective = objective.but(epsilon_high=objective.epsilon_above - 1)
     if objective.kernel == "vespo":
         log_ratio_BT = vespo_log_ratio(objective, inputs, log_ratio_BT)
-    rounded = objective.but(kernel_options={objective.kernel: round_options(objective)})
+    rounded = objective.but(kernel_options={last_name(objective.kernel): round_options(objective)})
     return core.surrogate(rounded, inputs, log_ratio_BT, ratio)
 
 

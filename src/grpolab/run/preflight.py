@@ -13,8 +13,9 @@ from typing import Any
 from grpolab.errors import RequestError, shorten
 from grpolab.grpo.rewards import RANDOM, check_parts, make_score
 from grpolab.hub import hub_commit
+from grpolab.identity import STEPS
 from grpolab.paths import SMOLLM2, Results, read_json
-from grpolab.registry import ADAPTER_PROBLEMS, ENGINES, resolve
+from grpolab.registry import ADAPTER_PROBLEMS, ENGINES, TRY_STEPS, resolve
 from grpolab.run import memory
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, OVERLONG, ModelSettings, PretrainedModel, RewardSettings
@@ -40,6 +41,8 @@ def check(settings: Resolved, results: Results) -> list[str]:
             f" at least {LEAST_FREE_BYTES // 2**20} are needed"
         )
     try:
+        if any(":" in str(getattr(settings, key)) for key in STEPS):
+            problems += resolve(TRY_STEPS)(settings)
         task = make_task(settings.task)
         files = task.problems() if settings.task.name in ("jsonl", "dataset") else []  # type: ignore[attr-defined]
         problems += files

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, WrapValidator
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -30,7 +31,12 @@ def setting(description: str, **bounds: Any) -> Any:
     return Field(description=description, **bounds)
 
 
-def among(names: Iterable[str]) -> GetPydanticSchema:
-    """Restrict a text to some names, which a type checker cannot know."""
-    allowed = Literal[tuple(names)]  # type: ignore[valid-type]
+def among(names: Iterable[str], *, or_path: bool = False) -> GetPydanticSchema:
+    """Restrict a text to some names, which a type checker cannot know, or to an import path, `package.module:name`."""
+    allowed: Any = Literal[tuple(names)]
+    if or_path:
+        form = re.compile(r"[^\W\d][\w.]*:\w+")
+        allowed = Annotated[
+            allowed, WrapValidator(lambda text, named: text if form.fullmatch(str(text)) else named(text))
+        ]
     return GetPydanticSchema(lambda _source, handler: handler(allowed))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, FiniteFloat, field_validator, model_validator
+from pydantic import Field, FiniteFloat, ValidationInfo, field_validator, model_validator
 
-from grpolab.registry import ADVANTAGES, AGGREGATIONS, FRAMEWORKS, KL_ESTIMATORS, RATIOS, SCALES, SURROGATES
+from grpolab.registry import ADVANTAGES, AGGREGATIONS, FRAMEWORKS, KL_ESTIMATORS, RATIOS, SCALES, SURROGATES, last_name
 from grpolab.settings import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share, among, setting
 
 RejectionLevel = Literal["token", "sequence", "geometric", "worst"]
@@ -78,7 +78,9 @@ class Objective(Settings):
         " own gradient; or one per contiguous segment."
     )
     log_ratio_clamp: Positive | None = setting("Bound of |log ratio| before the exponential; empty: none.")
-    kernel: Annotated[str, among(SURROGATES)] = setting("Loss of a token before averaging (grpo/surrogates.py).")
+    kernel: Annotated[str, among(SURROGATES, or_path=True)] = setting(
+        "Loss of a token before averaging (grpo/surrogates.py), or module:name of a Surrogate of your own."
+    )
     kernel_options: dict[str, dict[str, float]] | None = setting(
         "Numbers of each kernel; only the chosen kernel's count."
     )
@@ -89,8 +91,8 @@ class Objective(Settings):
         "Outer cap of the ratio where the advantage is negative, after the clip; empty: none."
     )
     loss_form: Literal["min_positive", "max_negative"] = setting("The same function, written in two ways.")
-    aggregation: Annotated[str, among(AGGREGATIONS)] = setting(
-        "How per-token losses are averaged; the name has the denominator."
+    aggregation: Annotated[str, among(AGGREGATIONS, or_path=True)] = setting(
+        "How per-token losses are averaged; the name has the denominator. Or module:name of your own."
     )
     beta: NonNegative = setting("Weight of the KL to the warm start; 0: no reference model.")
     kl_estimator: Annotated[str, among(KL_ESTIMATORS)] | None = setting("Estimator of that KL from sampled tokens.")
@@ -114,7 +116,7 @@ class Objective(Settings):
     @property
     def options(self) -> dict[str, float]:
         """Return the chosen kernel's own numbers."""
-        return (self.kernel_options or {}).get(self.kernel, {})
+        return (self.kernel_options or {}).get(last_name(self.kernel), {})
 
     @property
     def epsilon_above(self) -> float:
@@ -138,7 +140,7 @@ class ObjectiveSettings(Objective):
     `dialect`, `paper` and `loss_type` of conf/ are presets of these keys.
     """
 
-    framework: Annotated[str, among(FRAMEWORKS)] | None = setting(
+    framework: Annotated[str, among(FRAMEWORKS, or_path=True)] | None = setting(
         "Framework that computes loss and metrics its own way; empty: none."
     )
     kl_placement: Literal["loss", "reward", "advantage"] | None = setting(
@@ -178,9 +180,13 @@ class ObjectiveSettings(Objective):
 
     @field_validator("kernel_options")
     @classmethod
-    def _known_options(cls, by_kernel: dict[str, dict[str, float]] | None) -> dict[str, dict[str, float]] | None:
+    def _known_options(
+        cls, by_kernel: dict[str, dict[str, float]] | None, info: ValidationInfo
+    ) -> dict[str, dict[str, float]] | None:
+        chosen = info.data.get("kernel", "clipped")
         for kernel, options in (by_kernel or {}).items():
-            known = SURROGATES[kernel].options if kernel in SURROGATES else {}
+            surrogate = SURROGATES[chosen] if kernel == last_name(chosen) else SURROGATES.get(kernel)
+            known = surrogate.options if surrogate else {}
             if not known:
                 have = ", ".join(name for name, surrogate in SURROGATES.items() if surrogate.options)
                 raise ValueError(f"kernel_options.{kernel}: only {have} have options")
@@ -203,7 +209,7 @@ class ObjectiveSettings(Objective):
     def _problems(self) -> Iterator[str]:
         """Yield a sentence for each pair of keys that does not fit."""
         if absent := [name for name in SURROGATES[self.kernel].options if name not in self.options]:
-            yield f"kernel_options.{self.kernel} lacks {', '.join(absent)}, which kernel={self.kernel} needs"
+            yield f"kernel_options.{last_name(self.kernel)} lacks {', '.join(absent)}, which kernel={self.kernel} needs"
         if self.delta is not None and self.dual_clip is not None:
             yield f"delta={self.delta} and dual_clip={self.dual_clip} are two outer caps: set one"
         if self.beta and None in (self.kl_estimator, self.kl_gradient, self.kl_placement):
@@ -234,6 +240,6 @@ class ObjectiveSettings(Objective):
         """Return the keys that follow from others, so that two ways to write one objective become equal."""
         values: dict[str, Any] = {
             "epsilon_high": self.epsilon_above,
-            "kernel_options": {self.kernel: self.options} if self.options else None,
+            "kernel_options": {last_name(self.kernel): self.options} if self.options else None,
         }
         return values if self.beta else {**values, **dict.fromkeys((*KL_AXES, "kl_placement"))}

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any, Self
 
 from grpolab.errors import RequestError
-from grpolab.identity import dotted, identified, keys_with_content, signature
-from grpolab.registry import CONTENT_OF, resolve
+from grpolab.identity import STEPS, dotted, identified, keys_with_content, signature
+from grpolab.registry import CONTENT_OF, SURROGATES, resolve
 from grpolab.settings.objective import Objective
 from grpolab.settings.run import RunSettings, device_here
 
@@ -51,10 +51,13 @@ class Resolved(RunSettings):
 
         Content that cannot be read gets a mark instead of a hash, and `run.preflight` reports it.
         """
-        named = self.model_dump(include={"task", "reward", "model"})
+        named = self.model_dump(include={"task", "reward", "model", *STEPS})
         if not keys_with_content(named):
             return {}
         content: dict[str, Any] = resolve(CONTENT_OF)(named)
+        if "kernel" in content:  # a record that names its function
+            function = {"kernel": SURROGATES[self.kernel].function}
+            content["kernel"] |= {"function": resolve(CONTENT_OF)(function)["kernel"]}
         return content
 
     def identity(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from grpolab.credentials import REFERENCE, is_secret_name, reveals
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import roots
+from grpolab.paths import find_file, roots
 from grpolab.run.memory import with_micro_batches
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.schema import sentences, show
@@ -44,7 +44,7 @@ class Composer:
     """Composes many runs, and keeps what Hydra made of each choice of groups."""
 
     def __init__(self) -> None:
-        *self.own_confs, self.conf = (root / CONF_FOLDER for root in roots())  # own: a project's beside ours
+        *self.own_confs, self.conf = (root / CONF_FOLDER for root in roots())  # own: a project's and plugins'
         entries = yaml.safe_load((self.conf / f"{CONFIG_NAME}.yaml").read_text())["defaults"]
         # Group -> its default option.
         self.defaults: dict[str, str | None] = {
@@ -54,10 +54,7 @@ class Composer:
         for group, option in self.defaults.items():
             folders = [conf / group for conf in (*self.own_confs, self.conf)]
             files = [file.relative_to(folder) for folder in folders for file in folder.rglob("*.yaml")]
-            names = sorted(file.with_suffix("").as_posix() for file in files)
-            if len(set(names)) < len(names):
-                twice = next(name for name in names if names.count(name) > 1)
-                raise RequestError(f"{folders[0] / twice}.yaml is called like a preset of GRPO Lab: rename it")
+            names = sorted({file.with_suffix("").as_posix() for file in files})
             self.groups[group] = names + ["null"] * (option is None)
         self._bases: dict[tuple[tuple[str, str], ...], bytes] = {}
         self._parser = OverridesParser.create()
@@ -133,6 +130,8 @@ class Composer:
         """Return what Hydra makes of a choice of groups, pickled: unpickling is several times faster than copying."""
         key = tuple(sorted(choices.items()))
         if key not in self._bases:
+            for group, option in ({**self.defaults, **choices}).items():
+                find_file(CONF_FOLDER, group, f"{option}.yaml")  # raises RequestError for a name that two have
             try:
                 with initialize_config_dir(str(self.conf), version_base="1.3"):
                     path = ",".join(f"file://{conf.resolve()}" for conf in self.own_confs if conf.is_dir())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpolab.errors import Damaged, RequestError
+from grpolab.identity import STEPS
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_atomic
 from grpolab.registry import KNOWN_RUNS, resolve
 from grpolab.run import preflight, tracking
@@ -113,6 +114,7 @@ class Request:
         # The checks read files, so runs that differ only in other keys are checked once.
         checked = {"task", "other_tasks", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
         checked |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
+        checked |= {key for key in STEPS if any(":" in str(getattr(run, key)) for run in settings_of.values())}
         different = {str(run.model_dump(include=checked)): run for run in settings_of.values()}
         namesakes = [f"study {name}: {problem}" for name, problem in studies.items() if problem]
         found = [problem for run in different.values() for problem in preflight.check(run, results)]
