@@ -81,7 +81,6 @@ def build_both() -> Path:
 
 def try_wheel(program: str, wheel: Path, version: str) -> str:
     """Install the wheel in a bare environment of one Python and use it in an empty folder; return what went wrong."""
-    torch = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["train"][0]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         grpolab, pip = folder / "env" / "bin" / "grpolab", [folder / "env" / "bin" / "python", "-m", "pip", "install"]
@@ -89,7 +88,7 @@ def try_wheel(program: str, wheel: Path, version: str) -> str:
         try:
             run([program, "-m", "venv", folder / "env"], folder)
             run(
-                [*pip, "--quiet", "--index-url", CPU_TORCH, "--extra-index-url", "https://pypi.org/simple", torch],
+                [*pip, "--quiet", "--index-url", CPU_TORCH, "--extra-index-url", "https://pypi.org/simple", torch()],
                 folder,
             )
             run([*pip, "--quiet", f"{wheel}[train,track]"], folder)
@@ -105,8 +104,15 @@ def try_wheel(program: str, wheel: Path, version: str) -> str:
 
 
 def locked() -> dict[str, str]:
-    """Return name -> version of every package of lock.txt."""
-    return dict(re.findall(r"^([\w.-]+)==([^\s;\\]+)", (ROOT / "requirements" / "lock.txt").read_text(), re.MULTILINE))
+    """Return name -> version of every package of lock.txt, and of torch, which has no hash there."""
+    lock = (ROOT / "requirements" / "lock.txt").read_text()
+    return dict(re.findall(r"^([\w.-]+)==([^\s;\\]+)", f"{lock}\n{torch()}", re.MULTILINE))
+
+
+def torch() -> str:
+    """Return the requirement of torch, as pyproject.toml has it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return next(line for line in project["optional-dependencies"]["train"] if line.startswith("torch=="))
 
 
 def describe(packages: dict[str, str]) -> dict[str, tuple[str, str]]:
