@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import re
 import shlex
@@ -18,8 +19,7 @@ from grpolab import cli
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 sys.path.append(str(DOCS))
-
-import build  # noqa: E402
+build = importlib.import_module("build")
 
 PAGES = sorted(DOCS.glob("*.md"))
 IDS = [page.name for page in PAGES]
