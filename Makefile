@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status tune figures report ui notebooks drift test test-slow test-all check bench extras lock
+.PHONY: help setup smoke sweep status tune figures report ui notebooks drift test test-slow test-all check bench gpu-check extras docs release-check lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -117,8 +117,16 @@ EXTRA_lora = requirements/setup.sh requirements/lora.txt && $(TESTS) optional te
 EXTRA_engines = requirements/setup.sh requirements/engines.txt
 EXTRA_server = requirements/setup.sh requirements/server.txt
 EXTRA_browser = requirements/setup.sh requirements/browser.txt
-extras: $(READY) ## install what is beyond the lock: WHAT=smollm2 (93 MB, two minutes)|reasoning-gym|math|lora|engines|server|browser
+EXTRA_docs = requirements/setup.sh requirements/docs.txt
+extras: $(READY) ## install what is beyond the lock: WHAT=smollm2 (93 MB, two minutes)|reasoning-gym|math|lora|engines|server|browser|docs
 	$(call choose,EXTRA)
+
+docs: $(READY) # the site of docs/ as site/html/index.html; it needs no network, built or read
+	@$(BIN)/python -c 'import zensical, mkdocstrings' 2>/dev/null || $(EXTRA_docs)
+	$(BIN)/python docs/build.py
+
+release-check: $(READY) # what is released, in bare environments of each Python; PYTHONS='3.11 3.12' are fewer
+	$(BIN)/python requirements/release_check.py $(PYTHONS)
 
 $(TRL_READY): $(ENVIRONMENT) requirements/bench.txt
 	@VENV=.venv-bench requirements/setup.sh requirements/bench.txt
@@ -127,7 +135,7 @@ $(TRL_READY): $(ENVIRONMENT) requirements/bench.txt
 # uv keeps the versions that lock.txt already holds; to raise one, delete its lines first, or give UV_UPGRADE=1. The
 # other lists name their versions themselves, and get their hashes.
 COMPILE = UV_CUSTOM_COMPILE_COMMAND='make lock' $(or $(UV),uv) pip compile --quiet --universal --python-version 3.11 --no-annotate --generate-hashes
-HASHED := $(addprefix requirements/,bench.txt browser.txt engines.txt lora.txt math.txt reasoning_gym.txt server.txt smollm2.txt)
+HASHED := $(addprefix requirements/,bench.txt browser.txt docs.txt engines.txt lora.txt math.txt reasoning_gym.txt server.txt smollm2.txt)
 lock: ## resolve requirements/lock.txt anew from pyproject.toml and lock.in, with hashes (needs uv)
 	$(COMPILE) --extra all pyproject.toml requirements/lock.in --output-file requirements/lock.txt
 	awk '/^[^ #]/ { out = /^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/ } !out' requirements/lock.txt > requirements/lock.new
