@@ -16,13 +16,25 @@ FOLDER_FORMAT = 1
 
 # The API (api.py): loaded by its first use, so that commands start fast.
 if TYPE_CHECKING:
-    from grpolab.api import Loss, Picture, RequestError, Study, compare, decide, diagnose, load, objective, sweep, train
+    from grpolab.api import (
+        LoadedStudy,
+        LossFunction,
+        Picture,
+        RequestError,
+        compare,
+        decide,
+        diagnose,
+        load,
+        objective,
+        sweep,
+        train,
+    )
 
 __all__ = [
-    "Loss",
+    "LoadedStudy",
+    "LossFunction",
     "Picture",
     "RequestError",
-    "Study",
     "compare",
     "decide",
     "diagnose",

@@ -42,20 +42,6 @@ if TYPE_CHECKING:
     from grpolab.report.tables import Table
     from grpolab.settings.resolved import Resolved
 
-__all__ = [
-    "Loss",
-    "Picture",
-    "RequestError",
-    "Study",
-    "compare",
-    "decide",
-    "diagnose",
-    "load",
-    "objective",
-    "sweep",
-    "train",
-]
-
 TABLES = ("scores", "dispersion", "stability", "clipping", "verdicts")
 PLAIN = re.compile(r"[\w./:~+-]+")  # text that Hydra's grammar takes without quotes
 SAMPLES = ["study", "variant", "arm", "facet", "seed", "signature"]  # of a run, before the columns of its samples
@@ -77,7 +63,7 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class LoadedStudy:
     """The runs of a study as tidy tables; of a collection, those of all its studies. `load` makes it.
 
     Every table has the columns study, variant, arm, facet, seed, signature and `factor/NAME`: `arm` is the level of the
@@ -96,9 +82,9 @@ class Study:
         return str(self.loaded[-1].plan.get("question", ""))
 
     @property
-    def parts(self) -> list[Study]:
+    def parts(self) -> list[LoadedStudy]:
         """The studies that have runs, each by itself."""
-        return [Study((part,)) for part in self.loaded if len(part.cells)]
+        return [LoadedStudy((part,)) for part in self.loaded if len(part.cells)]
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -192,7 +178,7 @@ class Study:
         return brief.screen(self.loaded, claims.decide(self.loaded))
 
 
-def load(study: str | None = None, *, results: str | Path | None = None, committed: str = SWEEP_STUDY) -> Study:
+def load(study: str | None = None, *, results: str | Path | None = None, committed: str = SWEEP_STUDY) -> LoadedStudy:
     """Load what was trained of a study: from run folders, else from the committed outcome.
 
     Without a name it is the study that was swept last in `results`, or the `committed` one where none was;
@@ -205,10 +191,10 @@ def load(study: str | None = None, *, results: str | Path | None = None, committ
 
     folder = Results.open(results or os.environ.get("GRPOLAB_RESULTS") or machine_defaults()["results"])
     name, note = (study, "") if study else choose_study(folder, committed)
-    return Study(tuple(tables.load(folder, name)), note)
+    return LoadedStudy(tuple(tables.load(folder, name)), note)
 
 
-def train(*overrides: str, name: str = "adhoc", **settings: Any) -> Study:
+def train(*overrides: str, name: str = "adhoc", **settings: Any) -> LoadedStudy:
     """Train one run in this process and return it; a run that has its outcome is not trained again.
 
     `overrides` are Hydra's (`"task=addition"`, `"warm_start.target_accuracy=0.2"`), `settings` the same as keywords.
@@ -219,7 +205,9 @@ def train(*overrides: str, name: str = "adhoc", **settings: Any) -> Study:
     return load(name, results=_results_of(overrides, settings))
 
 
-def sweep(study: str, *overrides: str, seeds: Iterable[int] = (), jobs: int | None = None, **settings: Any) -> Study:
+def sweep(
+    study: str, *overrides: str, seeds: Iterable[int] = (), jobs: int | None = None, **settings: Any
+) -> LoadedStudy:
     """Train what a study of experiments/ lacks, on `jobs` worker processes, draw its report, and return its runs.
 
     `overrides` and `settings` hold for every run. Without `seeds`, the study's own.
@@ -229,7 +217,7 @@ def sweep(study: str, *overrides: str, seeds: Iterable[int] = (), jobs: int | No
     return load(Path(study).stem, results=_results_of(overrides, settings))
 
 
-def compare(study: Study, of: str, minus: str | None = None, quantity: str = "final_score") -> pd.DataFrame:
+def compare(study: LoadedStudy, of: str, minus: str | None = None, quantity: str = "final_score") -> pd.DataFrame:
     """Subtract one arm from another, by default from the baseline, in each facet where both have runs.
 
     `quantity` is one of `grpolab.quantities` or a metric of the journal, whose mean over a run is taken. Columns:
@@ -260,7 +248,7 @@ def compare(study: Study, of: str, minus: str | None = None, quantity: str = "fi
     return pd.DataFrame(rows, columns=[*columns, "difference", "low", "high", "p", "n", "paired"])
 
 
-def decide(study: Study) -> pd.DataFrame:
+def decide(study: LoadedStudy) -> pd.DataFrame:
     """Decide a study's hypotheses, as its report does: one row each, at each setting that it does not fix.
 
     Columns: study, id, kind (question, consequence or repetition), verdict (supported, opposite, negligible,
@@ -293,7 +281,7 @@ def diagnose(run: str | Path, framework: str | None = None, *, results: str | Pa
     return examine(evidence_of(parse(["diagnose", str(run), *words])))
 
 
-def objective(*overrides: str, **settings: Any) -> Loss:
+def objective(*overrides: str, **settings: Any) -> LossFunction:
     """Return the loss of some settings, as a function of your own trainer's tensors.
 
     `gl.objective(dialect="trl")` is TRL's loss with TRL's defaults and metrics, `gl.objective(loss_type="dapo",
@@ -302,11 +290,11 @@ def objective(*overrides: str, **settings: Any) -> Loss:
     from grpolab.settings.resolved import resolve_run
     from grpolab.sweep.compose import compose
 
-    return Loss(resolve_run(compose([*overrides, *to_overrides(settings)])))
+    return LossFunction(resolve_run(compose([*overrides, *to_overrides(settings)])))
 
 
 @dataclass(frozen=True)
-class Loss:
+class LossFunction:
     """The loss of some settings; call it with a minibatch. `objective` makes it."""
 
     settings: Resolved
@@ -341,7 +329,7 @@ class Loss:
 
         settings = self.settings
         chosen = settings.objective
-        tensors = {"log_probs_BT": log_probs_BT, "old_log_probs_BT": old_log_probs_BT, **others}
+        tensors: dict[str, Any] = {"log_probs_BT": log_probs_BT, "old_log_probs_BT": old_log_probs_BT, **others}
         self._check(tensors, advantages, mask_BT)
         rows_B = advantages[:, None] if advantages.dim() == 1 else advantages
         counts = totals or Totals.of(mask_BT.bool(), settings.max_completion_length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -11,9 +12,7 @@ class _Room(ModuleType):
     """This package and the API's function of the same name: `grpolab.sweep("clip_range")` calls `grpolab.api.sweep`."""
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        from grpolab.api import sweep
-
-        return sweep(*arguments, **settings)
+        return import_module("grpolab.api").sweep(*arguments, **settings)
 
 
 sys.modules[__name__].__class__ = _Room
