@@ -33,7 +33,7 @@ from grpolab.run.assembly import assemble
 from grpolab.run.memory import sizes_of
 from grpolab.run.train import Interrupted, run
 from grpolab.settings.resolved import Resolved, resolve_run
-from grpolab.studies.memory import parts_of, peak_of
+from grpolab.studies.peak_memory import parts_of, peak_of
 from grpolab.sweep.compose import compose
 
 LIMIT = 570  # seconds; a check that has not begun by then is left out

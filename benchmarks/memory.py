@@ -22,7 +22,7 @@ from grpolab.paths import Results
 from grpolab.run.memory import sizes_of
 from grpolab.run.train import run
 from grpolab.settings.resolved import Resolved, resolve_run
-from grpolab.studies.memory import parts_of, peak_of
+from grpolab.studies.peak_memory import parts_of, peak_of
 from grpolab.sweep.compose import compose
 from grpolab.tasks import make_task
 

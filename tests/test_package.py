@@ -76,8 +76,13 @@ def test_a_new_project_trains_its_own_tasks_beside_ours(installed: Path, tmp_pat
     own = tmp_path / "own"
     assert {".gitignore", ".github", ".git", "Makefile", "README.md"} <= {file.name for file in own.iterdir()}
     keys = [key for key in TINY if not key.startswith("task")]
-    done = grpolab(installed, own, ["train", "task=largest", *keys], ["train", "task=sums", *keys], ["lint", "passes"])
+    register = subprocess.run(["make", "-n", "register"], capture_output=True, text=True, cwd=own, check=True).stdout
+    done = grpolab(
+        *(installed, own, ["train", "task=largest", *keys], ["train", "task=sums", *keys], ["lint", "passes"]),
+        register.split()[1:],
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((own / "experiments" / "registrations.jsonl").read_text())["seeds"] == [*range(2000, 2020)]
     assert len([*(own / "results" / "runs").iterdir()]) == 2
     (own / "conf" / "task" / "addition.yaml").write_text((own / "conf" / "task" / "sums.yaml").read_text())
     refused = grpolab(installed, own, ["train", "task=addition"])

@@ -9,7 +9,7 @@ import pytest
 
 from grpolab.run import memory
 from grpolab.settings.run import RunSettings
-from grpolab.studies.memory import PROGRAM, describe, parts_of, peak_of
+from grpolab.studies.peak_memory import PROGRAM, describe, parts_of, peak_of
 from grpolab.sweep.compose import compose
 
 CONFIG = {"vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30, "intermediate_size": 1536}

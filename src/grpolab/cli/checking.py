@@ -44,7 +44,7 @@ PROCESSES = option("--processes", type=count, metavar="N", help="that train, one
 
 def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
     """Print warnings, and the memory of language models, to stderr. Raises RequestError if a finding is an error."""
-    from grpolab.studies.memory import describe
+    from grpolab.studies.peak_memory import describe
 
     findings = [finding for finding in findings if finding.severity != "note"]
     if errors := [finding.line for finding in findings if finding.severity == "error"]:

@@ -1,4 +1,4 @@
-"""What all prompts begin with, as a chat template's system prompt, is read once before sampling (`sort_by_prompt`)."""
+"""Compute the tokens that all prompts begin with, such as a system prompt, once before sampling (`sort_by_prompt`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpolab.grpo.model import KVCache, Policy, hidden_states
 
 
 def prefill(policy: Policy, prompts: Prompts) -> KVCache:
-    """Do as `grpo.model.prefill`: the first S tokens, which all prompts have, are read once, then the rest of each."""
+    """Fill the KV cache as `grpo.model.prefill` does, with one forward pass for the S first tokens of all prompts."""
     tokens_PL, mask_PL = prompts.tokens_PL, prompts.mask_PL
     P, L = tokens_PL.shape
     padding_P1 = torch.zeros(P, 1, dtype=torch.long, device=tokens_PL.device)

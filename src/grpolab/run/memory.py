@@ -1,6 +1,6 @@
-"""What a run takes at least, computed from the model's config, and the cores and memory of the machine.
+"""A lower bound of a run's memory, computed from the model's config; and the machine's cores and memory.
 
-`studies/memory.py` says what it takes at its peak.
+`studies/peak_memory.py` estimates the peak.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a run of a language model takes at its peak, said before it starts: of its device, or of the machine beside it.
+"""Estimate the peak memory of a language model's run before it starts, on its device and in the machine's memory.
 
-A phase takes what is there all the time and parts of its own. On a CPU malloc keeps small blocks that are free again,
-as those of activations and of the sampler's cache, so that they count in every phase; and between what stays it loses
-what peft's products leave free, about as much as the activations. A GPU's allocator hands blocks on; there the program
-and a checkpoint, which is made in the machine's memory, do not count. `benchmarks/memory.py` measures what is said.
+Some parts are in memory for the whole run, others only in one phase (sampling, an update, a checkpoint); the peak is
+the largest phase. On a CPU malloc does not return small freed blocks, such as those of activations and of the sampler's
+cache, so these count in every phase; and the gaps that peft's products leave between live blocks add about as much as
+the activations. A GPU's allocator reuses freed blocks; program and checkpoints, which are in the machine's memory, do
+not count there. `benchmarks/memory.py` compares the estimate with a measured peak.
 """
 
 from __future__ import annotations
@@ -54,11 +55,16 @@ def parts_of(sizes: Sizes, settings: RunSettings) -> dict[str, int]:
 
 def peak_of(parts: dict[str, int], device: str) -> int:
     """Return the most bytes of a device that are taken at once."""
-    here = {name: size for name, size in parts.items() if device == "cpu" or name not in HOST}
+    on_device = _parts_on(device, parts)
     always = (*ALWAYS, "program", *(KEPT_BY_MALLOC if device == "cpu" else ()))
-    return sum(here.get(name, 0) for name in always) + max(
-        sum(here.get(name, 0) for name in phase if name not in always) for phase in PHASES
+    return sum(on_device.get(name, 0) for name in always) + max(
+        sum(on_device.get(name, 0) for name in phase if name not in always) for phase in PHASES
     )
+
+
+def _parts_on(device: str, parts: dict[str, int]) -> dict[str, int]:
+    """Leave out the parts that are in the machine's memory, unless that is the device's."""
+    return {name: size for name, size in parts.items() if device == "cpu" or name not in HOST}
 
 
 def describe(runs: Iterable[RunSettings]) -> list[str]:
@@ -68,11 +74,11 @@ def describe(runs: Iterable[RunSettings]) -> list[str]:
         sizes = sizes_of(settings.model)
         if sizes and isinstance(settings.model, PretrainedModel) and (available := worker_memory(settings)):
             device, parts = device_here(settings.device), parts_of(sizes, settings)
-            here = {name: size for name, size in parts.items() if device == "cpu" or name not in HOST}
+            of_device = listed(_parts_on(device, parts))
             beside = "" if device == "cpu" else f"; a checkpoint takes {gib(parts['checkpoint'])} GiB of the machine"
             sentences.append(
                 f"model.path={settings.model.path}: {gib(peak_of(parts, device))} GiB at its peak with"
-                f" micro_batch_size={settings.forward_size}, prompts not counted ({listed(here)}, not all at once);"
+                f" micro_batch_size={settings.forward_size}, prompts not counted ({of_device}, not all at once);"
                 f" a worker has {gib(available)} GiB of device={device}{beside}"
             )
     return list(dict.fromkeys(sentences))
