@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import importlib
 import importlib.util
 import re
@@ -73,7 +74,16 @@ def test_every_fault_and_every_committed_figure_has_its_place() -> None:
 
 def test_expected_clip_fractions_are_the_doctors() -> None:
     """Else: `python docs/build.py --tables`."""
-    assert build.clip_table() in (DOCS / "clip_ranges.md").read_text()
+    table = build.clip_table()
+    assert table in (DOCS / "clip_ranges.md").read_text()
+    some = (DOCS / "why_is_my_ratio_one.md").read_text()
+    shown = re.findall(r"\| ([\d. to]+)% \| [\d. to]+ \| ([\d,]+) \|\n", some)
+    assert len(shown) == 6
+    for clipped, runs in shown:
+        assert f"| {clipped}{'%' * (clipped != '0')} | {runs.replace(',', '')} |" in table
+    with (ROOT / "src" / "grpolab" / "doctor" / "expected.csv").open() as file:
+        all_runs = next(row for row in csv.DictReader(file) if row["level"] == "any")
+    assert f"90% of {int(all_runs['runs']):,} healthy runs" in (DOCS / "healthy_or_sick.md").read_text()
 
 
 def test_a_page_leads_to_copies_of_what_lies_outside_of_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
