@@ -15,6 +15,7 @@
 # each with a remedy: `docs/why_is_my_ratio_one.md`.
 
 # %% tags=["parameters"]
+import matplotlib.pyplot as plt
 import seaborn as sns
 from IPython.display import Markdown, display
 
@@ -34,6 +35,7 @@ for part in study.parts:
     axes = sns.relplot(by_pass, x="iteration", y="clip/active", hue="arm", col="facet", kind="line", marker="o", seed=0)
     axes.set_axis_labels("pass over the batch", "share of tokens that are clipped").set_titles("{col_name}")
     display(Markdown(f"**{part.name}**"), axes.figure)
+    plt.close(axes.figure)
 
 # %% [markdown]
 # How far the ratio reaches on later passes, over the run. A run whose line stays far below the dashed one, the usual
@@ -48,6 +50,7 @@ for part in study.parts:
     axes.set(yscale="log", ylabel="largest ratio - 1", xlabel="rollout step").set_titles("{col_name}")
     axes.refline(y=0.2)
     display(Markdown(f"**{part.name}**"), axes.figure)
+    plt.close(axes.figure)
 
 # %% [markdown]
 # What the doctor says.

@@ -43,7 +43,7 @@ def composed_once() -> Iterator[None]:
     conf, compose, bases = project_root() / "conf", Composer._base, dict[tuple[tuple[str, str], ...], bytes]()
 
     def base(composer: Composer, choices: dict[str, str]) -> bytes:
-        if composer.conf.resolve() != conf:
+        if composer.own_confs or composer.conf.resolve() != conf:
             return compose(composer, choices)
         key = tuple(sorted(choices.items()))
         if key not in bases:

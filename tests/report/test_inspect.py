@@ -40,14 +40,14 @@ def study(tmp_path):
 
 def test_show_prints_rewards_advantages_ratios_and_marks(study):
     results, names = study
-    text = show(results, names[0], None, prompts=1)
+    _, text = show(results, names[0], None, prompts=1)
     assert "rollout step 5" in text
     assert "prompt '1+1='" in text
     assert "0: '2'  reward 0.750 (correct 0.500, format 0.250), advantage +0.700" in text
     assert "2:1.250^  <end>:1.000" in text
     assert "<end>:0.500v" in text
     assert "2+2=" not in text
-    assert "2+2=" in show(results, names[0], 5, prompts=2)
+    assert "2+2=" in show(results, names[0], 5, prompts=2)[1]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_show_prints_the_ratio_that_was_clipped_and_labels_its_tokens(study, lev
     folder = results.run(names[0])
     (folder / "settings.yaml").write_text(yaml.safe_dump({"importance_sampling_level": level}))
     TOKENS.assign(**columns).to_parquet(folder / "samples" / "step_000005.parquet")
-    shown = show(results, names[0], None, prompts=1).splitlines()
+    shown = show(results, names[0], None, prompts=1)[1].splitlines()
     assert shown[1].startswith(f"{lines[0][:7]}")
     assert "geometric mean of its tokens' ratios" in shown[2]
     assert [line.strip() for line in shown if " of tokens: " in line] == lines
@@ -102,7 +102,7 @@ def test_diff_names_the_settings_the_content_and_the_paired_effect(study):
         file = results.run(name) / "provenance.json"
         content = {"task.train_file": {"sha256": str(digit)}, "task.evaluation_file": {"sha256": "2"}}
         file.write_text(json.dumps(json.loads(file.read_text()) | {"content": content}))
-    text = diff(results, names[0], names[3])
+    _, text = diff(results, names[0], names[3])
     keys = [line.split("  ")[0] for line in text.split("\noutcome")[0].splitlines()]
     assert keys == ["setting", "kernel", "content of task.train_file"], "equal settings are left out"
     assert "final_score of no_clip/addition minus symmetric/addition, paired over 3 seeds: " in text

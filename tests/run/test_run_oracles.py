@@ -107,7 +107,7 @@ def test_the_shown_ratios_are_those_of_the_journal(tmp_path: Path, level: str) -
     settings = tiny_settings(importance_sampling_level=level, epsilon=1e-3, epsilon_high=1e-3)
     assert run(settings, results)["outcome"] == "completed"
     folder = run_folder(settings, results)
-    shown = re.findall(r"sequence:([\d.]+)([v^]?)  of tokens", show(results, folder.name, 2, prompts=4))
+    shown = re.findall(r"sequence:([\d.]+)([v^]?)  of tokens", show(results, folder.name, 2, prompts=4)[1])
     ratios = [float(ratio) for ratio, _ in shown]
     last = [update for update in records(folder, "update") if update["rollout_step"] == 2][-1]
     assert len(ratios) == 16
