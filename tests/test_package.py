@@ -76,7 +76,9 @@ def test_a_new_project_trains_its_own_tasks_beside_ours(installed: Path, tmp_pat
     own = tmp_path / "own"
     assert {".gitignore", ".github", ".git", "Makefile", "README.md"} <= {file.name for file in own.iterdir()}
     keys = [key for key in TINY if not key.startswith("task")]
-    register = subprocess.run(["make", "-n", "register"], capture_output=True, text=True, cwd=own, check=True).stdout
+    register = subprocess.run(
+        ["make", "--no-print-directory", "-n", "register"], capture_output=True, text=True, cwd=own, check=True
+    ).stdout
     done = grpolab(
         *(installed, own, ["train", "task=largest", *keys], ["train", "task=sums", *keys], ["lint", "passes"]),
         register.split()[1:],
