@@ -84,7 +84,11 @@ class LoadedStudy:
     @property
     def parts(self) -> list[LoadedStudy]:
         """The studies that have runs, each by itself."""
-        return [LoadedStudy((part,)) for part in self.loaded if len(part.cells)]
+        return [LoadedStudy((part,)) for part in self._with_runs]
+
+    @property
+    def _with_runs(self) -> list[StudyRuns]:
+        return [part for part in self.loaded if len(part.cells)]
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -96,11 +100,8 @@ class LoadedStudy:
         from grpolab.report.load import KEYS
         from grpolab.report.measures import stability_table
 
-        return _join(
-            part.cells.merge(stability_table(part)[[*KEYS, *QUANTITIES]], on=KEYS, how="left")
-            for part in self.loaded
-            if len(part.cells)
-        )
+        tables = ((part.cells, stability_table(part)[[*KEYS, *QUANTITIES]]) for part in self._with_runs)
+        return _join(cells.merge(quantities, on=KEYS, how="left") for cells, quantities in tables)
 
     @cached_property
     def updates(self) -> pd.DataFrame:
@@ -169,7 +170,7 @@ class LoadedStudy:
         """Return the report's section about lost runs and their causes, as Markdown; empty without runs."""
         from grpolab.doctor.section import section
 
-        return section([part for part in self.loaded if len(part.cells)])
+        return section(self._with_runs)
 
     def screen(self) -> str:
         """Return what `grpolab report --brief` prints: the answer, as far as these runs give one."""
@@ -227,25 +228,26 @@ def compare(study: LoadedStudy, of: str, minus: str | None = None, quantity: str
     """
     from grpolab.report.measures import at, difference, measure
 
+    pair_columns = ("study", "facet", "of", "minus", "quantity", "mean_of", "mean_minus")
+    effect_columns = ("difference", "low", "high", "p", "n")
     rows, arms = [], dict[str, None]()
-    for part in study.loaded:
-        other = part.baseline if minus is None and len(part.cells) else minus
-        arms |= dict.fromkeys(part.arms if len(part.cells) else ())
-        if not len(part.cells) or not {of, other} <= set(part.arms):
+    for part in study._with_runs:
+        other = part.baseline if minus is None else minus
+        arms |= dict.fromkeys(part.arms)
+        if not {of, other} <= set(part.arms):
             continue
         values = measure(part, quantity)
         for facet in part.facets:
-            found = difference(part, values, facet, of, str(other))
-            if found.n:
-                means = {"mean_of": at(values, facet, of).mean(), "mean_minus": at(values, facet, str(other)).mean()}
+            effect = difference(part, values, facet, of, other)
+            if effect.n:
+                means = {"mean_of": at(values, facet, of).mean(), "mean_minus": at(values, facet, other).mean()}
                 pair = {"study": part.name, "facet": facet, "of": of, "minus": other, "quantity": quantity}
-                numbers = {"difference": found.effect, "low": found.low, "high": found.high, "p": found.p, "n": found.n}
+                numbers = dict(zip(effect_columns, effect, strict=False))  # without the standard deviation
                 rows.append({**pair, **means, **numbers, "paired": part.is_paired})
     for arm in (of, minus):
         if arm is not None and arm not in arms:
             raise RequestError(f"arm={arm} is no arm of study={study.name}{near_matches(arm, arms)}")
-    columns = ["study", "facet", "of", "minus", "quantity", "mean_of", "mean_minus"]
-    return pd.DataFrame(rows, columns=[*columns, "difference", "low", "high", "p", "n", "paired"])
+    return pd.DataFrame(rows, columns=[*pair_columns, *effect_columns, "paired"])
 
 
 def decide(study: LoadedStudy) -> pd.DataFrame:

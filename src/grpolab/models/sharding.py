@@ -148,7 +148,7 @@ def _whole(value: Tensor) -> Tensor:
 
 
 def _cut(whole: Tensor, weight: Tensor) -> Tensor:
-    """Return a whole tensor as the weight is: in shards, of which this process has its own, or whole."""
+    """Return a tensor laid out as `weight`: this process's shard of it where the weight is in shards, else a copy."""
     whole = whole.to(weight.device, copy=True)
     if not isinstance(weight, DTensor):
         return whole

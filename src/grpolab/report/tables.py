@@ -47,7 +47,7 @@ class Table:
         return f"{self.caption}\n\n{markdown_table(self.shown)}"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the table with its caption as HTML, for notebooks."""
         return f"<p>{html.escape(self.caption)}</p>{self.shown.to_html(index=False)}"
 
     def write(self, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What other packages add to the program (`grpolab plugins`): presets, studies, the code that these name."""
+"""List the presets, the studies and their code that other installed packages add (`grpolab plugins`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = {"path": "task.path", "function": "reward.function"}
 
 @dataclass(frozen=True)
 class PluginContent:
-    """What one package adds."""
+    """The presets, studies and code that one package adds, and what is wrong with them."""
 
     package: str
     version: str
