@@ -34,6 +34,7 @@ SAYS: dict[str, set[str]] = {
     r"lower probability": {"up_clipped_gap"},
     r"\bmismatch\b": {"gap/k3"},
     r"more truncated answers": {"truncation/share"},
+    r"right one among 256": {"eval/pass_at_256"},
     # Words that no test decides: a size without a number, and a cause.
     r"hardly|costs no|does not depend|a multiple of|is not health|which keeps|\bhides?\b|because": set(),
 }
