@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from report_results import HYPOTHESES, write_study
 
@@ -14,8 +15,9 @@ from grpolab.cli import main
 from grpolab.paths import Results
 from grpolab.report import tables
 from grpolab.report.claims import decide
-from grpolab.report.latex import cited, escape, latex, markdown
+from grpolab.report.latex import cited, escape, latex, markdown, table
 from grpolab.report.load import load
+from grpolab.report.text import NONE
 
 COMMITTED = Path(__file__).parents[2] / "results" / "reference"
 STUDY = "equal_updates"
@@ -135,4 +137,7 @@ def test_markdown_as_latex() -> None:
     assert markdown("## T\n\nx:\n- a\n- [b]").split("\n") == [
         *("\\subsubsection*{T}", "", "x:", "\\begin{itemize}", "\\item{} a", "\\item{} [b]", "\\end{itemize}")
     ]
+    kept = table(pd.DataFrame({"arm": ["token"], "n": [3], "later": [NONE], "share": ["0.1"]}), "Shares.")
+    assert "arm & n & share" in kept
+    assert "later" not in kept, "a column without any value"
     assert cited("DAPO, table 1 (2503.14476): .5") == "DAPO, table 1 \\cite{arxiv:2503.14476}: .5"

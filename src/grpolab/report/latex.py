@@ -10,14 +10,14 @@ from pathlib import Path
 import pandas as pd
 
 from grpolab.report.style import Manifest
-from grpolab.report.text import begun
+from grpolab.report.text import NONE, begun
 
 ROWS, TALL_ROWS = 40, 10  # of a table on one page; of one whose cells are sentences
 LETTERS = 105  # of a row: more would be shrunk until nobody can read them
 ARXIV = re.compile(r"\(?(?<![\d.])(\d{4}\.\d{5})(?![\d.])\)?")
 # A column of sentences -> its width in cm; other columns are as wide as their words.
-WIDE = {"claim": 3.0, "says": 4.5, "of": 2.2, "effect [interval of the decision]": 4.5, "claimed by": 3.5}
-WIDE |= {"contrast": 2.6, "size": 5.0, "levels": 8.0, "margin": 1.8, "verdict": 1.7, "value": 6.0}
+WIDE = {"claim": 2.7, "says": 4.5, "of": 2.0, "effect [interval of the decision]": 4.5, "claimed by": 3.5}
+WIDE |= {"contrast": 2.6, "size": 5.0, "levels": 8.0, "margin": 2.3, "verdict": 2.0, "value": 6.0}
 SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"}
 SPECIAL |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': "''", "–": "--"}
 MATHS = {"<": "<", ">": ">", "|": "|", "−": "-", "²": "^2"}
@@ -67,7 +67,11 @@ def markdown(text: str) -> str:
 
 
 def table(frame: pd.DataFrame, caption: str) -> str:
-    """Write a table of texts, a large one in several; a column `claimed by` is LaTeX already."""
+    """Write a table of texts, a large one in several; a column `claimed by` is LaTeX already.
+
+    A column without any value is left out.
+    """
+    frame = frame.loc[:, (frame.astype(str) != NONE).any()] if len(frame) else frame
     texts = frame.astype(str).apply(lambda column: column if column.name == "claimed by" else column.map(latex))
     most, parts = TALL_ROWS if {*frame} & {"says", "of"} else ROWS, list[str]()
     for columns in _columns(frame):

@@ -34,7 +34,7 @@ THREE_SIDED, PROGRAM = "arxiv:1012.1200", "grpolab"  # keys in references.bib
 MAIN = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
 \usepackage{booktabs,graphicx,hyperref}
-\emergencystretch=3em
+\sloppy
 \begin{document}
 \appendix
 \input{appendix}
