@@ -150,18 +150,23 @@ def test_train_returns_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(gl.RequestError, match="epsilon=-1"):
         gl.train(epsilon=-1, **{"machine.results": str(tmp_path / "none")})
     assert not (tmp_path / "none").exists()
-    folder = {"machine.results": str(tmp_path)}
-    study = gl.train(*TINY, seed=3, **folder)
+    for name in ("conf", "experiments"):  # a project, whose results are those of conf/run.yaml
+        (tmp_path / "project" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("GRPOLAB_RESULTS", str(tmp_path / "other"))  # of `load` alone
+    study = gl.train(*TINY, seed=3)
+    results = tmp_path / "project" / "results"
     (outcome,) = study.runs["outcome"]
     assert (outcome, study.name, list(study.runs["seed"])) == ("completed", "adhoc", [3])
     assert {"rollout_step", "signature", "seed"} <= set(study.samples)
-    run = tmp_path / "runs" / study.runs.loc[0, "signature"]
+    run = results / "runs" / study.runs.loc[0, "signature"]
     diagnosis = gl.diagnose(run)
     assert diagnosis.run == run.name
     assert str(diagnosis).startswith(f"run {run.name}: completed")
     journal = run / "journal.jsonl"
     before = journal.stat().st_mtime_ns
-    assert gl.train(*TINY, seed=3, **folder).runs["outcome"].tolist() == ["completed"]
+    again = gl.train(*TINY, seed=3, **{"machine.results": str(results)})
+    assert again.runs["outcome"].tolist() == ["completed"]
     assert journal.stat().st_mtime_ns == before
 
 

@@ -123,6 +123,14 @@ def test_a_name_that_two_have_is_refused_where_it_is_used(broken: Path, capsys: 
     assert f"{broken / 'sapo.yaml'} and {ours} have one name" in capsys.readouterr().err
 
 
+def test_options_of_a_kernel_that_is_not_chosen_are_refused_in_one_sentence() -> None:
+    with pytest.raises(RequestError) as refused:
+        compose(["kernel_options.spo.weight=0.5", "kernel=gmpo"])  # loss_type=spo kernel=gmpo
+    (sentence,) = refused.value.problems
+    assert sentence.startswith("kernel_options.spo: with kernel=gmpo, only aspo, ")
+    assert sentence.endswith(" have options: choose its kernel, or leave out what sets it")
+
+
 STEPS = """
 from grpolab.frameworks.framework import Framework
 from grpolab.grpo.aggregation import token_sum

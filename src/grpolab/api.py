@@ -403,10 +403,12 @@ def _do(words: list[str]) -> None:
     parsed.command(parsed)
 
 
-def _results_of(overrides: Iterable[str], settings: Mapping[str, Any]) -> str | None:
-    """Return the results folder that overrides name."""
+def _results_of(overrides: Iterable[str], settings: Mapping[str, Any]) -> str:
+    """Return the results folder that a run or sweep goes into, as the command line chooses it."""
+    from grpolab.cli.common import machine_defaults
+
     named = [text.partition("=")[2] for text in overrides if text.startswith("machine.results=")]
-    return str(settings.get("machine.results", named[-1] if named else "")) or None
+    return str(settings.get("machine.results") or (named or [machine_defaults()["results"]])[-1])
 
 
 def _join(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:

@@ -60,41 +60,38 @@ _CLIP_COV = {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN}
 _FIPO = {"half_life": POSITIVE, "least": (0.0, 1.0), "most": POSITIVE, "safety": POSITIVE}
 _BAPO = dict.fromkeys(("low_start", "low_end", "low_step", "high_start", "high_end", "high_step", "target"), POSITIVE)
 _KL_COV = {"share": (0.0, 1.0), "coefficient": POSITIVE}
-SURROGATES: dict[str, Surrogate] = {
-    "clipped": Surrogate(f"{COMMON}:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
-    "ratio": Surrogate(f"{COMMON}:ratio", clips=False, policy_gradient_at_one=True),
-    "policy_gradient": Surrogate(f"{COMMON}:policy_gradient", clips=False, policy_gradient_at_one=True),
-    "policy_gradient_masked": Surrogate(
+SURROGATES = Surrogates(
+    clipped=Surrogate(f"{COMMON}:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
+    ratio=Surrogate(f"{COMMON}:ratio", clips=False, policy_gradient_at_one=True),
+    policy_gradient=Surrogate(f"{COMMON}:policy_gradient", clips=False, policy_gradient_at_one=True),
+    policy_gradient_masked=Surrogate(
         f"{COMMON}:policy_gradient_masked", bounds_the_ratio=True, policy_gradient_at_one=True
     ),
-    "cispo": Surrogate(f"{COMMON}:cispo", policy_gradient_at_one=True),
-    "cispo_masked": Surrogate(f"{MORE}:cispo_masked", bounds_the_ratio=True, policy_gradient_at_one=True),
-    "band": Surrogate(f"{MORE}:band", bounds_the_ratio=True),
-    "aspo": Surrogate(f"{MORE}:aspo", {"cap": POSITIVE}),
-    "topr": Surrogate(f"{MORE}:topr", {"positive_weight": POSITIVE, "negative_weight": POSITIVE}, clips=False),
-    "vespo": Surrogate(f"{MORE}:vespo", _VESPO, clips=False, policy_gradient_at_one=True),
-    "dro": Surrogate(f"{MORE}:dro", {"coefficient": POSITIVE}, clips=False, policy_gradient_at_one=True),
-    "sapo": Surrogate(f"{MORE}:sapo", _SAPO, clips=False, policy_gradient_at_one=True),
-    "gmpo": Surrogate(f"{MORE}:gmpo", bounds_the_ratio=True, policy_gradient_at_one=True),
-    "clip_cov": Surrogate(
-        f"{MORE}:clip_cov", _CLIP_COV, draws_tokens=True, whole_minibatch=True, bounds_the_ratio=True
-    ),
-    "kl_cov": Surrogate(f"{MORE}:kl_cov", _KL_COV, clips=False, whole_minibatch=True),
-    "dppo_tv": Surrogate(f"{MORE}:dppo_tv", {"cap": POSITIVE}),
-    "dppo_kl": Surrogate(f"{MORE}:dppo_kl", {"cap": POSITIVE}),
-    "dppo_ratio": Surrogate(f"{MORE}:dppo_ratio", _DRIFT),
-    "ipo": Surrogate(f"{MORE}:ipo", _DRIFT),
-    "ipo_capped": Surrogate(f"{MORE}:ipo_capped", dict.fromkeys(("advantage_weight", "cap"), POSITIVE)),
-    "dcpo": Surrogate(f"{OF_2026}:dcpo", {"cap": POSITIVE}, policy_gradient_at_one=True),
-    "fipo": Surrogate(f"{OF_2026}:fipo", _FIPO, bounds_the_ratio=True, policy_gradient_at_one=True),
-    "oapl": Surrogate(f"{OF_2026}:oapl", {"scale": POSITIVE}, clips=False),
-    "real": Surrogate(
+    cispo=Surrogate(f"{COMMON}:cispo", policy_gradient_at_one=True),
+    cispo_masked=Surrogate(f"{MORE}:cispo_masked", bounds_the_ratio=True, policy_gradient_at_one=True),
+    band=Surrogate(f"{MORE}:band", bounds_the_ratio=True),
+    aspo=Surrogate(f"{MORE}:aspo", {"cap": POSITIVE}),
+    topr=Surrogate(f"{MORE}:topr", {"positive_weight": POSITIVE, "negative_weight": POSITIVE}, clips=False),
+    vespo=Surrogate(f"{MORE}:vespo", _VESPO, clips=False, policy_gradient_at_one=True),
+    dro=Surrogate(f"{MORE}:dro", {"coefficient": POSITIVE}, clips=False, policy_gradient_at_one=True),
+    sapo=Surrogate(f"{MORE}:sapo", _SAPO, clips=False, policy_gradient_at_one=True),
+    gmpo=Surrogate(f"{MORE}:gmpo", bounds_the_ratio=True, policy_gradient_at_one=True),
+    clip_cov=Surrogate(f"{MORE}:clip_cov", _CLIP_COV, draws_tokens=True, whole_minibatch=True, bounds_the_ratio=True),
+    kl_cov=Surrogate(f"{MORE}:kl_cov", _KL_COV, clips=False, whole_minibatch=True),
+    dppo_tv=Surrogate(f"{MORE}:dppo_tv", {"cap": POSITIVE}),
+    dppo_kl=Surrogate(f"{MORE}:dppo_kl", {"cap": POSITIVE}),
+    dppo_ratio=Surrogate(f"{MORE}:dppo_ratio", _DRIFT),
+    ipo=Surrogate(f"{MORE}:ipo", _DRIFT),
+    ipo_capped=Surrogate(f"{MORE}:ipo_capped", dict.fromkeys(("advantage_weight", "cap"), POSITIVE)),
+    dcpo=Surrogate(f"{OF_2026}:dcpo", {"cap": POSITIVE}, policy_gradient_at_one=True),
+    fipo=Surrogate(f"{OF_2026}:fipo", _FIPO, bounds_the_ratio=True, policy_gradient_at_one=True),
+    oapl=Surrogate(f"{OF_2026}:oapl", {"scale": POSITIVE}, clips=False),
+    real=Surrogate(
         f"{OF_2026}:real", {"temperature": POSITIVE}, clips=False, whole_minibatch=True, compares_groups=True
     ),
-    "bapo": Surrogate(f"{OF_2026}:bapo", _BAPO, clips=False, whole_minibatch=True, policy_gradient_at_one=True),
-    "icepop": Surrogate(f"{MORE}:icepop", bounds_the_ratio=True, policy_gradient_at_one=True),
-}
-SURROGATES = Surrogates(SURROGATES)
+    bapo=Surrogate(f"{OF_2026}:bapo", _BAPO, clips=False, whole_minibatch=True, policy_gradient_at_one=True),
+    icepop=Surrogate(f"{MORE}:icepop", bounds_the_ratio=True, policy_gradient_at_one=True),
+)
 
 
 def last_name(path: str) -> str:

@@ -32,8 +32,8 @@ from grpolab.run.tracking import ENVIRONMENT, __main__, synchronise
 from grpolab.run.tracking.mirror import StudyMirror
 from grpolab.run.tracking.store import Store, find_problem
 from grpolab.studies import ui
+from grpolab.studies.stored_runs import compare_store, verify
 from grpolab.studies.sweep import sweep
-from grpolab.studies.verify import compare_store, verify
 from grpolab.sweep.jobs import Request
 from grpolab.sweep.plan import plans
 

@@ -17,8 +17,7 @@ from grpolab.frameworks.rewards import group_range, linear, pass_rate
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import aggregate
 from grpolab.grpo.batch import Rollout
-from grpolab.grpo.prompts import PromptStream, pool_weights, prompt_index
-from grpolab.grpo.selection import differs, most_varied, overlong
+from grpolab.grpo.prompts import PromptStream, differs, most_varied, overlong, pool_weights, prompt_index
 from grpolab.paths import Results
 from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.train import run

@@ -178,10 +178,11 @@ def test_weights_that_are_not_finite_are_an_outcome() -> None:
     ("changes", "says"),
     [
         ({"min_p": 0.1}, "leave min_p=0.1 empty"),
+        ({"data_parallel": 2}, "data_parallel=2: sampler_engine=continuous draws all completions of a batch from one"),
         ({"top_p": 0.9, "device": "cuda"}, "no fixed order: leave top_p=0.9 empty"),
         ({"task": JSONL}, r"tokens alone: leave task.stop=\['</a>'\] empty"),
     ],
-    ids=["min_p", "top_p", "stop"],
+    ids=["min_p", "data_parallel", "top_p", "stop"],
 )
 def test_what_it_lacks_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(RequestError, match=says):

@@ -101,6 +101,18 @@ def test_a_card_names_files_without_their_place_and_keeps_every_value(tmp_path: 
     assert "\nbase_model: org/name\n" in model_card(hub, "0123", {"outcome": "completed", "final": {}})
 
 
+def test_a_card_says_which_other_policy_sampled() -> None:
+    def card(**changes: Any) -> str:
+        return model_card(tiny_settings(**changes), "0123", {"outcome": "completed", "final": {}})
+
+    said = "\nThey learnt from completions that another policy sampled: "
+    assert said not in card() + card(sampler_dtype="float32")
+    assert f"{said}`sampler_dtype=int8`, `sampler_noise=0.1`, `top_k=5`." in card(
+        sampler_dtype="int8", sampler_noise=0.1, top_k=5
+    )
+    assert f"{said}`sampler_engine=continuous`, `staleness=1`." in card(sampler_engine="continuous", staleness=1)
+
+
 def test_a_run_that_diverged_is_written_if_its_last_weights_are_finite(tmp_path: Path) -> None:
     results, switches = Results.open(tmp_path / "results"), {"max_grad_norm": math.inf, "num_iterations": 1}
     lost = tiny_settings(**switches, learning_rate=1e38)

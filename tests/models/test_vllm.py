@@ -66,6 +66,24 @@ def test_an_engine_has_one_run_at_a_time(folder: Path) -> None:
             second.refresh(tiny_policy())
 
 
+@pytest.mark.slow
+def test_two_processes_share_the_prompts_of_one_and_the_first_writes_the_weights(tmp_path: Path, folder: Path) -> None:
+    engines, rollouts = [FakeVllm(folder), FakeVllm(folder)], []
+    for processes, engine in enumerate(engines, start=1):
+        with served(engine) as url:
+            settings = settings_at(url, folder, data_parallel=processes)
+            outcome = run(settings, results := Results.open(tmp_path / str(processes)))
+        assert outcome["outcome"] == "completed", outcome["error"]
+        rollouts.append(records(run_folder(settings, results), "rollout"))
+    alone, shared = ([body for address, body in engine.asked if "completions" in address] for engine in engines)
+    assert len(shared) == len(alone) == 3 * settings.prompts_per_step
+    assert sorted(body["seed"] for body in shared) == sorted(body["seed"] for body in alone)
+    one, two = ({key: value for key, value in first.items() if key != "kind"} for first, *_ in rollouts)
+    assert two == pytest.approx(one, rel=1e-6, abs=1e-7)
+    assert [address for address, _ in engines[1].asked].count("/collective_rpc") == 3
+    assert max(record["gap/k3"] for record in rollouts[1]) < 1e-9
+
+
 def test_where_it_stands_is_no_part_of_the_signature(folder: Path) -> None:
     there, elsewhere = settings_at("http://a:1", folder), settings_at("http://b:2", folder / "other")
     assert there.signature == elsewhere.signature != tiny_settings(diagnostics={"mismatch": True}).signature

@@ -13,7 +13,7 @@ from postgres import PASSWORD
 from grpolab.cli import main
 from grpolab.paths import Results
 from grpolab.run.tracking.store import Store, find_problem
-from grpolab.studies.verify import verify
+from grpolab.studies.stored_runs import verify
 
 pytestmark = pytest.mark.optional
 PATIENCE = 600.0

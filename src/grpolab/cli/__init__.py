@@ -125,10 +125,9 @@ def parsers() -> tuple[Parser, dict[str, Any]]:
 @command(option("shell", choices=("bash", "zsh")))
 def _completion(arguments: argparse.Namespace) -> None:
     """Print a script for tab completion: in ~/.bashrc: eval "$(grpolab completion bash)"."""
-    from grpolab.cli.completion import script
-    from grpolab.cli.help import list_names
+    from grpolab.cli.help import completion, list_names
 
-    say(script(arguments.shell, parsers()[1], available(), list_names()), end="")
+    say(completion(arguments.shell, parsers()[1], available(), list_names()), end="")
 
 
 def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, Any], words: list[str]) -> None:

@@ -96,7 +96,7 @@ def track_verify(arguments: argparse.Namespace) -> int:
 
     tracked = _tracked(arguments)
     tracking.set_environment()
-    from grpolab.studies.verify import compare_store, describe
+    from grpolab.studies.stored_runs import compare_store, describe
 
     comparisons, problem = compare_store(*tracked)
     if problem:

@@ -16,11 +16,10 @@ from grpolab.grpo.decoding import inverse_cdf, most_likely, prompt_rows, sample,
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.processes import ALONE, Processes
-from grpolab.grpo.prompts import PromptStream, prompt_index
+from grpolab.grpo.prompts import PromptStream, differs, most_varied, overlong, prompt_index
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, check_parts, noisy_verdicts, random_rewards, reward_parts
 from grpolab.grpo.sampler import EngineNoise
-from grpolab.grpo.selection import differs, most_varied, overlong
 from grpolab.registry import LENGTH_PENALTIES, SMOOTHING, resolve
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.selection import REWARD

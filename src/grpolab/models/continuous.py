@@ -25,6 +25,7 @@ from transformers.utils import is_flash_attn_2_available
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Completions, Prompts
 from grpolab.grpo.model import Policy
+from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.step import Diverged
 from grpolab.models.vllm import completions_of, tokens_of
 from grpolab.seeds import counter_hash
@@ -41,7 +42,7 @@ LAYERS = {"full_attention", "sliding_attention"}  # that the paged cache knows
 class Continuous:
     """The sampler. Raises RequestError for settings that it does not have."""
 
-    def __init__(self, settings: Resolved) -> None:
+    def __init__(self, settings: Resolved, _processes: Processes = ALONE) -> None:
         if problems := list(_problems(settings)):
             raise RequestError(problems)
         self.settings = settings
@@ -145,6 +146,11 @@ def _problems(settings: Resolved) -> Iterator[str]:
     """Yield a sentence for each setting that this sampler does not have."""
     if stop := getattr(settings.task, "stop", None):
         yield f"sampler_engine=continuous ends completions by tokens alone: leave task.stop={list(stop)} empty"
+    if settings.data_parallel:
+        yield (
+            f"data_parallel={settings.data_parallel}: sampler_engine=continuous draws all completions of a batch from"
+            " one generator: leave one of them empty, or take sampler_engine=vllm"
+        )
     if settings.min_p is not None:
         yield f"sampler_engine=continuous has top_k and top_p alone: leave min_p={settings.min_p} empty"
     if settings.top_p is not None and settings.device == "cuda":

@@ -7,6 +7,8 @@ Weights go through the disk: the folder that it serves gets a new model.safetens
 prefixes, which the old weights made, is emptied. Tokens come back as numbers (`return_token_ids`, 0.10.2 and later), so
 no text is tokenised again. The engine's kernels round in another way and batch as they like: a run that is resumed goes
 on from its checkpoint, but not to the bit.
+
+The processes of `data_parallel` share the prompts, which have seeds of their own; the first one writes the weights.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from safetensors.torch import save_file
 from grpolab.errors import RequestError, shorten
 from grpolab.grpo.batch import Completions, Prompts
 from grpolab.grpo.model import Policy
+from grpolab.grpo.processes import ALONE, Processes
 from grpolab.models.lora import merged
 from grpolab.seeds import counter_hash
 from grpolab.settings.resolved import Resolved
@@ -37,9 +40,10 @@ AT_ONCE = 64  # requests; the engine batches them
 class Vllm:
     """A vLLM server. Raises RequestError if it cannot be reached, or its answer lacks what is asked for."""
 
-    def __init__(self, settings: Resolved) -> None:
+    def __init__(self, settings: Resolved, processes: Processes = ALONE) -> None:
         engine = settings.machine.engine
         assert engine is not None
+        self.processes = processes
         self.settings, self.url, self.seconds = settings, engine.url.rstrip("/"), engine.seconds
         self.folder = Path(engine.folder).expanduser()
         if not (self.folder / MODEL).is_file() or len(files := list(self.folder.glob("*.safetensors"))) > 1:
@@ -52,6 +56,9 @@ class Vllm:
 
     def refresh(self, policy: Policy) -> None:
         """Give the engine the policy's weights, adapters added to theirs, in the precision of the forward pass."""
+        self.processes.from_first(lambda: self._serve(policy))
+
+    def _serve(self, policy: Policy) -> None:
         if self._lock is None:
             self._lock = (self.folder / ".lock").open("wb")
             try:
@@ -75,7 +82,8 @@ class Vllm:
         rows = tokens_of(prompts)
         seeds = [int(counter_hash(self.settings.seed, "engine", step, first + p)) >> 33 for p in range(len(rows))]
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            groups = list(threads.map(self._complete, rows, seeds))
+            share = list(threads.map(self._complete, self.processes.share(rows), self.processes.share(seeds)))
+        groups = self.processes.gather(share)
         return completions_of([choice for group in groups for choice in group], policy)
 
     def _complete(self, prompt: list[int], seed: int) -> list[tuple[list[int], list[float]]]:

@@ -189,7 +189,8 @@ class ObjectiveSettings(Objective):
             known = surrogate.options if surrogate else {}
             if not known:
                 have = ", ".join(name for name, surrogate in SURROGATES.items() if surrogate.options)
-                raise ValueError(f"kernel_options.{kernel}: only {have} have options")
+                why = f"with kernel={chosen}, only {have} have options"
+                raise ValueError(f"kernel_options.{kernel}: {why}: choose its kernel, or leave out what sets it")
             for name, value in options.items():
                 if name not in known:
                     raise ValueError(f"kernel_options.{kernel}.{name}: {kernel} has {', '.join(known)}")

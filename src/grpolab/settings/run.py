@@ -223,55 +223,16 @@ class RunSettings(SelectionSettings):
         by_group = self.advantage_estimator in GROUP_BASELINES or self.scale_rewards not in ("none", "batch")
         if self.num_generations == 1 and by_group:
             yield "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
-        batch, minibatch, micro = self.batch_size, self.minibatch_size, self.micro_batch_size
-        processes, here = self.data_parallel or 1, self.processes
-        group = "train_generations" if self.train_generations else "num_generations"
-        if (trained := self.prompts_per_step * getattr(self, group)) % self.num_minibatches:
-            yield f"num_minibatches={self.num_minibatches} must divide prompts_per_step * {group} = {trained}"
-        elif isinstance(micro, int) and minibatch % micro:
-            yield f"micro_batch_size={micro} must divide the minibatch of {minibatch} sequences"
-        whole = self.compares_tokens
-        if whole and (processes > 1 or micro not in (None, "auto", minibatch)):
-            yield (
-                f"{f'data_parallel={processes}' if processes > 1 else f'micro_batch_size={micro}'}: {whole} compares"
-                f" the tokens of a minibatch and needs it in one piece of {minibatch} sequences"
-            )
-        elif SURROGATES[self.kernel].compares_groups and self.num_minibatches > 1:
-            yield (
-                f"num_minibatches={self.num_minibatches}: kernel={self.kernel} compares the completions of a prompt,"
-                " which several minibatches would part: it must be 1"
-            )
-        elif processes > (most := min(self.prompts_per_step, minibatch)):
-            yield f"data_parallel={processes} must be at most {most}: each process has a prompt and a completion"
-        elif micro is None and minibatch % processes:
-            yield (
-                f"data_parallel={processes} must divide the minibatch of {minibatch} sequences, or micro_batch_size"
-                " must say how many are in one forward"
-            )
-        elif isinstance(micro, int) and minibatch // micro < processes:
-            yield (
-                f"data_parallel={processes} is more than the {minibatch // micro} micro-batches of a minibatch:"
-                f" micro_batch_size={micro} must be at most {minibatch // processes}"
-            )
+        yield from self._minibatch_problems()
         yield from self._selection_problems()
-        if self.sampler_engine:
-            keys = {"sampler_dtype", "sampler_noise", "sampler_refresh", "keep_sampling_mask", "data_parallel"}
-            for key in sorted(key for key in keys if getattr(self, key) is not None):
-                yield f"sampler_engine={self.sampler_engine} has weights and numbers of its own: leave {key} empty"
-            if self.sampler_engine == "vllm" and self.machine.engine is None:
-                yield f"sampler_engine={self.sampler_engine} needs machine.engine, with its url, folder and seconds"
-        if here > processes:
-            yield f"machine.processes={here} must be at most data_parallel={processes}"
-        if self.shard_weights:
-            if processes == 1:
-                yield "shard_weights=true shares the weights among processes: it needs data_parallel=2 or more"
-            if (pieces := minibatch // self.forward_size) % here:
-                yield f"shard_weights=true: {here} processes must divide the {pieces} micro-batches of a minibatch"
-            for key in ("sampler_dtype", "sampler_refresh", "compile"):
+        yield from self._process_problems()
+        yield from self._limit_problems()
+        if engine := self.sampler_engine:
+            for key in ("keep_sampling_mask", "sampler_dtype", "sampler_noise", "sampler_refresh"):
                 if getattr(self, key) is not None:
-                    yield f"shard_weights=true with {key} is not supported: leave one empty"
-            if self.diagnostics.gradient_cosine:
-                yield "shard_weights=true: no process has the whole gradient of diagnostics.gradient_cosine"
+                    yield f"sampler_engine={engine} has weights and numbers of its own: leave {key} empty"
+            if engine == "vllm" and self.machine.engine is None:
+                yield f"sampler_engine={engine} needs machine.engine, with its url, folder and seconds"
         if self.lora and self.compile:
             yield "compile=true compiles the model without the adapters of lora: leave one empty"
         if (runs_code := getattr(self.task, "verifier", None) == "code") != (self.reward.sandbox is not None):
@@ -279,13 +240,54 @@ class RunSettings(SelectionSettings):
             yield f"{'task.verifier=code' if runs_code else 'reward.sandbox'} needs {needs}"
         if runs_code and (steps := self.warm_start.max_steps):
             yield f"warm_start.max_steps={steps} would teach the tests of task.verifier=code as answers: it must be 0"
+
+    def _minibatch_problems(self) -> Iterator[str]:
+        minibatch, micro, processes = self.minibatch_size, self.micro_batch_size, self.data_parallel or 1
+        group = "train_generations" if self.train_generations else "num_generations"
+        pieces, must = self.num_minibatches, f"must divide the minibatch of {minibatch} sequences"
+        if (trained := self.prompts_per_step * getattr(self, group)) % pieces:
+            yield f"num_minibatches={pieces} must divide prompts_per_step * {group} = {trained}"
+        elif isinstance(micro, int) and minibatch % micro:
+            yield f"micro_batch_size={micro} {must}"
+        whole = self.compares_tokens
+        if whole and (processes > 1 or micro not in (None, "auto", minibatch)):
+            key = f"data_parallel={processes}" if processes > 1 else f"micro_batch_size={micro}"
+            yield f"{key}: {whole} compares the tokens of a minibatch, whose {minibatch} sequences must be in one piece"
+        elif SURROGATES[self.kernel].compares_groups and pieces > 1:
+            yield f"num_minibatches={pieces}: kernel={self.kernel} compares the completions of a prompt: it must be 1"
+        elif processes > (most := min(self.prompts_per_step, minibatch)):
+            yield f"data_parallel={processes} must be at most {most}: each process has a prompt and a completion"
+        elif micro is None and minibatch % processes:
+            yield f"data_parallel={processes} {must}, or micro_batch_size must say how many are in one forward"
+        elif isinstance(micro, int) and minibatch // micro < processes:
+            yield (
+                f"data_parallel={processes} is more than the {minibatch // micro} micro-batches of a minibatch:"
+                f" micro_batch_size={micro} must be at most {minibatch // processes}"
+            )
+
+    def _process_problems(self) -> Iterator[str]:
+        processes, here = self.data_parallel or 1, self.processes
+        if here > processes:
+            yield f"machine.processes={here} must be at most data_parallel={processes}"
+        if self.shard_weights:
+            if processes == 1:
+                yield "shard_weights=true shares the weights among processes: it needs data_parallel=2 or more"
+            if (pieces := self.minibatch_size // self.forward_size) % here:
+                yield f"shard_weights=true: {here} processes must divide the {pieces} micro-batches of a minibatch"
+            for key in ("sampler_dtype", "sampler_refresh", "compile"):
+                if getattr(self, key) is not None:
+                    yield f"shard_weights=true with {key} is not supported: leave one empty"
+            if self.diagnostics.gradient_cosine:
+                yield "shard_weights=true: no process has the whole gradient of diagnostics.gradient_cosine"
         if self.fault and processes > 1:
             yield f"data_parallel={processes}: fault={self.fault} is planted in one process: leave data_parallel empty"
+
+    def _limit_problems(self) -> Iterator[str]:
         if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):
             yield "rollout_steps=null needs another limit: set rollout_steps, max_completions or max_optimizer_steps"
             return
         for key, least, product in (
-            ("max_completions", batch, "prompts_per_step * num_generations"),
+            ("max_completions", self.batch_size, "prompts_per_step * num_generations"),
             ("max_optimizer_steps", self.updates_per_batch, "num_iterations * num_minibatches"),
         ):
             if (limit := getattr(self, key)) is not None and limit < least:

@@ -1,7 +1,6 @@
 """The settings of which samples train: what is sampled again, dropped or masked before the loss sees it.
 
-An empty key switches its rule off and is no part of a run's signature. The rules are in `grpo/selection.py` and
-`grpo/prompts.py`.
+An empty key switches its rule off and is no part of a run's signature. The rules are in `grpo/prompts.py`.
 """
 
 from __future__ import annotations

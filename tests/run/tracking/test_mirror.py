@@ -13,7 +13,7 @@ from grpolab import meanings
 from grpolab.paths import Results, write_json_atomic
 from grpolab.run.tracking.mirror import NOTE, StudyMirror
 from grpolab.run.tracking.store import Store
-from grpolab.studies.verify import verify
+from grpolab.studies.stored_runs import verify
 
 LOW = "low/addition, seed 0"
 

@@ -13,7 +13,7 @@ from grpolab.paths import Results
 from grpolab.run.tracking import synchronise
 from grpolab.run.tracking.mirror import StudyMirror
 from grpolab.run.tracking.store import Store
-from grpolab.studies.verify import verify
+from grpolab.studies.stored_runs import verify
 
 
 def files_of(folder: Path) -> dict[str, int]:

@@ -16,7 +16,7 @@ from grpolab.cli import main
 from grpolab.paths import Results
 from grpolab.run.tracking.mirror import StudyMirror
 from grpolab.run.tracking.store import Store
-from grpolab.studies.verify import Comparison, verify
+from grpolab.studies.stored_runs import Comparison, verify
 
 LOW = "low/addition, seed 0"
 
