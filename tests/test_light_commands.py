@@ -47,7 +47,8 @@ def loaded_by(results: Results, *command: str) -> set[str]:
         "import sys; from grpolab.cli import main; code = main(sys.argv[1:]); print(*sys.modules, file=sys.stderr);"
         " sys.exit(code)"
     )
-    places = {"RUN": sorted(results.runs.iterdir())[0].name, "LOGS": str(results.root / "logs")}
+    logs = results.root / "logs"
+    places = {"RUN": sorted(results.runs.iterdir())[0].name, "LOGS": str(logs), "LOG": str(logs / "log.jsonl")}
     words = [places.get(word, word) for word in command]
     if command[0] not in ("export", "train", "lint"):
         words += ["--results", str(results.root)]
@@ -66,7 +67,7 @@ def loaded_by(results: Results, *command: str) -> set[str]:
         (("export", "--to", "trl"), TRAINING | DRAWING | STATISTICS | TABLES),
         (("export", "--to", "verl"), TRAINING | DRAWING | STATISTICS | TABLES),
         (("power", "--sd", "1", "--difference", "1"), TRAINING | DRAWING | COMPOSING | STATISTICS | TABLES),
-        (("diagnose", "LOGS"), TRAINING | DRAWING | COMPOSING | {"scipy"}),
+        (("diagnose", "LOG"), TRAINING | DRAWING | COMPOSING | {"scipy"}),
         (("lint", "clip_range"), TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
         (("lint", "num_iterations=1"), TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
         (("report", "--from", "trl", "LOGS"), TRAINING | COMPOSING | STATISTICS | {"seaborn"}),
