@@ -136,6 +136,9 @@ $(TRL_READY): $(ENVIRONMENT) requirements/bench.txt
 # other lists name their versions themselves, and get their hashes.
 COMPILE = UV_CUSTOM_COMPILE_COMMAND='make lock' $(or $(UV),uv) pip compile --quiet --universal --python-version 3.11 --no-annotate --generate-hashes
 HASHED := $(addprefix requirements/,bench.txt browser.txt docs.txt engines.txt lora.txt math.txt reasoning_gym.txt server.txt smollm2.txt)
+# uv.lock is for `uv sync` and whoever has this project as a dependency in uv: the package and its extras, at these same
+# versions (of a package with one version a Python, at most the newest), with the torch of PyPI.
+PINS = $$(awk -F '==| ' '/^[a-z0-9]/ { n[$$1]++; v[$$1] = $$2 } END { for (p in n) print "-P " p (n[p] == 1 ? "==" : "<=") v[p] }' $(addprefix requirements/,lock.txt docs.txt lora.txt math.txt))
 lock: ## resolve requirements/lock.txt anew from pyproject.toml and lock.in, with hashes (needs uv)
 	$(COMPILE) --extra all pyproject.toml requirements/lock.in --output-file requirements/lock.txt
 	awk '/^[^ #]/ { out = /^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/ } !out' requirements/lock.txt > requirements/lock.new
@@ -144,3 +147,4 @@ lock: ## resolve requirements/lock.txt anew from pyproject.toml and lock.in, wit
 	  { grep '^#' $$list; $(COMPILE) --no-deps --no-header $$list; } > requirements/lock.new; \
 	  mv requirements/lock.new $$list; \
 	done
+	$(or $(UV),uv) lock --quiet --default-index https://pypi.org/simple $(PINS)

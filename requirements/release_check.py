@@ -1,21 +1,24 @@
 """Check what would be released: `make release-check`, or `python requirements/release_check.py [3.11 3.12 ...]`.
 
 Builds sdist and wheel of the last commit into dist/, the wheel from the sdist, with the licences of all locked packages
-and a bill of materials (CycloneDX) beside them. Then, for each Python: a bare environment, the wheel with all that
-trains, the study `smoke` and a diagnosis of one of its runs, in an empty folder. Exit code 1 if anything fails or a
-Python is missing.
+and a bill of materials (CycloneDX) beside them. Then, for each Python, a bare environment and an empty folder: the
+wheel alone and what it does without extras, then torch as requirements/setup.sh chooses it (TORCH_BACKEND), all that
+trains, the study `smoke` and a diagnosis of one of its runs. As there, uv installs if UV or PATH has it, else pip. Exit
+code 1 if anything fails, a Python is missing, or one was tried without torch because there is no such build for it.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -25,7 +28,19 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 PYTHONS = ("3.11", "3.12", "3.13")
 BACKEND = "from setuptools import build_meta; print(build_meta.build_{kind}({folder!r}))"
-CPU_TORCH = "https://download.pytorch.org/whl/cpu"
+# Every module is compiled and imported, up to a package that an extra brings.
+IMPORT_ALL = """
+import importlib, pkgutil, grpolab
+from grpolab.cli import EXTRA_OF
+for module in pkgutil.walk_packages(grpolab.__path__, "grpolab."):
+    try:
+        module.name == "grpolab.__main__" or importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in EXTRA_OF:
+            raise
+"""
+LOG = [{"step": step, "reward": 0.5, "clip_ratio/region_mean": 0.0, "loss": 0.0} for step in range(9)]
+LIGHT = ["diagnose log.jsonl", "lint clip_range", "report --from trl ."]
 UNKNOWN = "unknown"
 
 
@@ -60,9 +75,13 @@ def read_version(root: Path = ROOT) -> str:
     return str(ast.literal_eval(values["__version__"]))
 
 
-def run(command: Sequence[str | Path], folder: Path) -> str:
-    """Return what a command prints; raise CalledProcessError, with its output, if it fails."""
-    return subprocess.run(command, cwd=folder, check=True, text=True, capture_output=True).stdout
+def run(command: Sequence[str | Path], folder: Path, **variables: str) -> str:
+    """Return what a command prints; raise CalledProcessError, with its output, if it fails.
+
+    It does not see PYTHONPATH, which would put a checkout before what is installed.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | variables
+    return subprocess.run(command, cwd=folder, env=environment, check=True, text=True, capture_output=True).stdout
 
 
 def build_both() -> Path:
@@ -82,24 +101,46 @@ def build_both() -> Path:
 def try_wheel(program: str, wheel: Path, version: str) -> str:
     """Install the wheel in a bare environment of one Python and use it in an empty folder; return what went wrong."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        grpolab, pip = folder / "env" / "bin" / "grpolab", [folder / "env" / "bin" / "python", "-m", "pip", "install"]
-        (folder / "empty").mkdir()
+        environment, folder = Path(place) / "env", Path(place) / "empty"
+        python, grpolab = environment / "bin" / "python", environment / "bin" / "grpolab"
+        folder.mkdir()
         try:
-            run([program, "-m", "venv", folder / "env"], folder)
-            run(
-                [*pip, "--quiet", "--index-url", CPU_TORCH, "--extra-index-url", "https://pypi.org/simple", torch()],
-                folder,
-            )
-            run([*pip, "--quiet", f"{wheel}[train,track]"], folder)
-            said = run([grpolab, "--version"], folder / "empty")
+            run([program, "-m", "venv", environment], folder)
+            install(environment, f"{wheel}")
+            said = run([grpolab, "--version"], folder)
             if f"grpolab {version}," not in said:
                 return f"--version says {said.strip()}, not {version}"
-            run([grpolab, "sweep", "smoke"], folder / "empty")
-            runs = sorted((folder / "empty" / "results" / "runs").iterdir())
-            run([grpolab, "diagnose", runs[0].name], folder / "empty")
+            run([python, "-c", IMPORT_ALL], folder)
+            (folder / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in LOG))
+            for words in LIGHT:
+                run([grpolab, *words.split()], folder)
+            if problem := install_torch(environment):
+                return f"light only, nothing was trained: {problem}"
+            install(environment, f"{wheel}[train,track]")
+            run([grpolab, "sweep", "smoke"], folder)
+            runs = sorted((folder / "results" / "runs").iterdir())
+            run([grpolab, "diagnose", runs[0].name], folder)
         except subprocess.CalledProcessError as error:
             return f"{' '.join(map(str, error.cmd))} failed: {(error.stderr or error.stdout).strip()[-500:]}"
+    return ""
+
+
+def install(environment: Path, package: str) -> None:
+    """Install a package in an environment; print the seconds that it takes, and how large the environment is then."""
+    started, python, uv = time.monotonic(), environment / "bin" / "python", os.environ.get("UV", shutil.which("uv"))
+    command = [uv, "pip", "install", "-q", "--python", python] if uv else [python, "-m", "pip", "install", "-qq"]
+    run([*command, package], environment)
+    size = sum(file.lstat().st_size for file in environment.rglob("*") if file.is_file()) / 1e6
+    print(f"{package}: {time.monotonic() - started:.0f} s, then {size:.0f} MB", flush=True)
+
+
+def install_torch(environment: Path) -> str:
+    """Install torch as requirements/setup.sh chooses it; return why it does not install."""
+    try:
+        run([ROOT / "requirements" / "setup.sh"], ROOT, VENV=str(environment), ONLY_TORCH="1")
+    except subprocess.CalledProcessError as error:
+        backend = os.environ.get("TORCH_BACKEND", "auto")
+        return f"{torch()} with TORCH_BACKEND={backend} does not install here:\n{error.stderr.strip()[-1000:]}"
     return ""
 
 

@@ -5,6 +5,7 @@
 #
 #   TORCH_BACKEND   auto | cpu | cu126 | cu130 | pypi   the build of torch; auto (the default) is cpu on a Linux machine
 #                                                       without an NVIDIA GPU, else pypi (Linux: CUDA 13, macOS: MPS)
+#   ONLY_TORCH      set: torch alone, without the locked packages and grpolab
 #   VENV            where; .venv unless given
 #   UV              which uv; the one on PATH unless given; where there is none, or UV is empty, pip does the work
 #
@@ -138,6 +139,7 @@ if found=$(damaged); then :; else
     refuse "$venv is damaged and cannot be mended: delete it and call again" 1
 fi
 step "$torch for $backend" install_torch
+[ -z "${ONLY_TORCH:-}" ] || exit 0
 set -- requirements/lock.txt "$@" # whole sets of exact versions: nothing to resolve
 for file; do
   step "Packages of $file" install --no-deps --require-hashes -r "$file"

@@ -21,6 +21,7 @@ DRAWING = {"matplotlib", "seaborn", "PIL", "jinja2", "markdown_it"}
 COMPOSING = {"hydra", "omegaconf"}
 STATISTICS = {"scipy.stats", "statsmodels"}
 TABLES = {"pandas", "pyarrow"}
+FRAMEWORKS = {"grpolab.readers.trl_fields", "grpolab.readers.verl_keys"}  # the keys that others' configs have
 COMPLETION = {
     **{"prompt_index": 0, "sample": 0, "prompt": "1+1=", "completion": "2", "position": 0, "token": "2"},
     **{"reward": 1.0, "advantage": 0.5, "old_log_prob": -1.0, "ratio": 1.25, "clipped": "high"},
@@ -34,6 +35,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         (folder / "settings.yaml").write_text(yaml.safe_dump(VALUES))
         for file in folder.glob("samples/*.parquet"):
             pd.DataFrame(COMPLETION, index=[0]).to_parquet(file)
+    (found.root / "logs").mkdir()
+    rows = (f'{{"step": {step}, "reward": 0.5, "clip_ratio/region_mean": 0.0}}\n' for step in range(9))
+    (found.root / "logs" / "log.jsonl").write_text("".join(rows))
     return found
 
 
@@ -43,8 +47,10 @@ def loaded_by(results: Results, *command: str) -> set[str]:
         "import sys; from grpolab.cli import main; code = main(sys.argv[1:]); print(*sys.modules, file=sys.stderr);"
         " sys.exit(code)"
     )
-    words = [word.replace("RUN", sorted(results.runs.iterdir())[0].name) for word in command]
-    if command[0] not in ("export", "train"):
+    logs = results.root / "logs"
+    places = {"RUN": sorted(results.runs.iterdir())[0].name, "LOGS": str(logs), "LOG": str(logs / "log.jsonl")}
+    words = [places.get(word, word) for word in command]
+    if command[0] not in ("export", "train", "lint"):
         words += ["--results", str(results.root)]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -61,6 +67,10 @@ def loaded_by(results: Results, *command: str) -> set[str]:
         (("export", "--to", "trl"), TRAINING | DRAWING | STATISTICS | TABLES),
         (("export", "--to", "verl"), TRAINING | DRAWING | STATISTICS | TABLES),
         (("power", "--sd", "1", "--difference", "1"), TRAINING | DRAWING | COMPOSING | STATISTICS | TABLES),
+        (("diagnose", "LOG"), TRAINING | DRAWING | COMPOSING | {"scipy"}),
+        (("lint", "clip_range"), TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
+        (("lint", "num_iterations=1"), TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
+        (("report", "--from", "trl", "LOGS"), TRAINING | COMPOSING | STATISTICS | {"seaborn"}),
         (("train", "--help"), TRAINING | DRAWING | STATISTICS | TABLES),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -103,3 +103,27 @@ def test_a_command_that_fails_in_the_environment_is_said(monkeypatch, tmp_path) 
 
     monkeypatch.setattr(release_check, "run", refuse)
     assert release_check.try_wheel("python3", tmp_path / "x.whl", "1").endswith("failed: no such thing")
+
+
+def test_what_was_tried_without_torch_is_never_called_whole(monkeypatch, tmp_path, capsys) -> None:
+    """Where setup.sh finds no build of torch, the light commands are tried, and the check fails all the same."""
+    called: list[str] = []
+
+    def fake(command, folder, **variables):
+        called.append(" ".join(map(str, command)))
+        if variables.get("ONLY_TORCH"):
+            raise subprocess.CalledProcessError(1, command, stderr="no such build")
+        return "grpolab 1, results version 1"
+
+    monkeypatch.setattr(release_check, "run", fake)
+    monkeypatch.setattr(release_check, "DIST", tmp_path / "dist")
+    monkeypatch.setattr(release_check, "build_both", lambda: tmp_path / "x.whl")
+    monkeypatch.setattr(release_check, "read_version", lambda: "1")
+    monkeypatch.setattr(release_check.shutil, "which", lambda name: name)
+    monkeypatch.setenv("TORCH_BACKEND", "cpu")
+    assert release_check.main(["3.13"]) == 1
+    said = capsys.readouterr().err
+    assert "Python 3.13: light only, nothing was trained: torch==" in said
+    assert "with TORCH_BACKEND=cpu does not install here:\nno such build" in said
+    assert all(any(words in command for command in called) for words in release_check.LIGHT)
+    assert not any("sweep smoke" in command for command in called)

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -26,6 +27,23 @@ def test_every_package_has_an_exact_version_and_hashes(file: Path) -> None:
     assert packages
     for line in packages:
         assert re.match(r"[a-z0-9.-]+==\S+( ; .*?)?\s+--hash=sha256:[0-9a-f]{64}\b", line), line
+
+
+def test_uv_lock_has_the_versions_of_the_other_lists_and_no_place_of_one_machine() -> None:
+    text = (ROOT / "uv.lock").read_text()
+    assert set(re.findall(r"\w+://[^/]+", text)) == {"https://pypi.org", "https://files.pythonhosted.org"}
+    locked: dict[str, set[str]] = {}
+    for package in tomllib.loads(text)["package"]:
+        locked.setdefault(package["name"], set()).add(package.get("version", ""))
+    pinned: dict[str, set[str]] = {}
+    for name in ("lock", "docs", "lora", "math"):
+        for package, version in re.findall(
+            r"^([\w.-]+)==([^\s;\\]+)", (LISTS[0].parent / f"{name}.txt").read_text(), re.M
+        ):
+            pinned.setdefault(package, set()).add(version)
+    both = locked.keys() & pinned.keys()
+    assert len(both) > 100
+    assert {name: locked[name] for name in both} == {name: pinned[name] for name in both}
 
 
 @pytest.mark.parametrize(

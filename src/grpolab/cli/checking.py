@@ -86,18 +86,15 @@ def _is_config(path: Path) -> bool:
 
 
 def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
-    from grpolab.lint.config_rules import check_config
-    from grpolab.lint.rules import check_run
-    from grpolab.lint.study_rules import check_plans
-    from grpolab.readers.exchange import convert, find_caveats
-    from grpolab.readers.recognise import find_family
-    from grpolab.sweep.compose import Composer, compose
-    from grpolab.sweep.plan import plans
-
     words, framework = arguments.overrides, arguments.framework
     if framework and len(words) != 1:
         raise RequestError(f"lint --from {framework} needs one FILE")
     if framework or (len(words) == 1 and "=" not in words[0] and _is_config(Path(words[0]))):
+        from grpolab.lint.config_rules import check_config
+        from grpolab.readers.exchange import convert, find_caveats
+        from grpolab.readers.recognise import find_family
+        from grpolab.sweep.compose import Composer
+
         given, converted = _converted(arguments, words[0])
         name = given.framework
         default = convert(name, {}, Composer().compose)
@@ -106,7 +103,13 @@ def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
         caveats = {"unknown-key": converted.unknown, "value-not-in-file": ", ".join(given.open)}
         return check_config(find_family(name), config, usual, given.options, caveats, rate, is_reuse_open)
     if words and "=" not in words[0]:  # a study, where the first word is no override
+        from grpolab.lint.study_rules import check_plans
+        from grpolab.sweep.plan import plans
+
         return check_plans(plans(words[0], words[1:]))
+    from grpolab.lint.rules import check_run
+    from grpolab.sweep.compose import compose
+
     return check_run(compose(words))
 
 

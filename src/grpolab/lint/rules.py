@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scipy.special import lambertw
-
 from grpolab.equalities import absolute_cap
 from grpolab.paths import read_json
 from grpolab.registry import GROUP_BASELINES, SURROGATES
@@ -246,6 +244,8 @@ def _check_kl_clamp(run: RunSettings) -> Sentences:
         above = math.sqrt(2 * most) if run.kl_estimator == "k2" else most
         below = -above
         if run.kl_estimator == "k3":  # the two q at which exp(q) - q - 1 is the clamp
+            from scipy.special import lambertw  # imported late: a quarter of a second, which few runs need
+
             above, below = (float(-1 - most - lambertw(-math.exp(-1 - most), branch).real) for branch in (-1, 0))
         ends[f"kl_output_clamp={most:g}"] = (above, below)
     acts = run.beta > 0 and run.kl_placement == "loss" and run.kl_gradient == "plain"

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 import yaml
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from grpolab.doctor.causes import Finding
 from grpolab.doctor.section import causes_of, examined
@@ -77,7 +77,7 @@ def make(
         "written": now.isoformat(timespec="seconds"),
         "live_s": live_s,
         "thinning": {"every": k, "says": _thinning(k)},
-        "t95": [round(float(student.ppf(0.975, n)), 6) for n in range(1, MOST_FREEDOM + 1)],
+        "t95": [round(float(stdtrit(n, 0.975)), 6) for n in range(1, MOST_FREEDOM + 1)],
         "metrics": {name: _metric(parts, name) for name in METRICS if name in used},
         "studies": [_study(part, places) for part in parts],
         "runs": list(documents.values()),

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 from grpolab.report import measures
 from grpolab.report.figures import panels
@@ -164,6 +163,8 @@ def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
     tables = {name: values.unstack() for name, values in squares.items()}
     apart_YX = tables["apart"]
     reach = np.nanmax([apart_YX.abs(), 2 * tables["error"]], initial=0) or 1.0
+    import seaborn as sns  # imported late: a second, for the one figure that needs it
+
     sns.heatmap(
         apart_YX,
         **{"vmin": -reach / 0.6, "vmax": reach / 0.6, "cmap": "RdBu_r", "cbar": False},
@@ -290,4 +291,4 @@ def extrapolate(first: float, length_X: NDArray, is_share: bool) -> NDArray:
     The result is the spread itself, or the share of normal log ratios beyond a fixed range, at a fixed mean.
     """
     root_X = np.sqrt(length_X / length_X[0])
-    return np.asarray(norm.cdf(norm.ppf(first) * root_X) if is_share else first / root_X)
+    return np.asarray(ndtr(ndtri(first) * root_X) if is_share else first / root_X)
