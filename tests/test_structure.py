@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -82,15 +83,21 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@cache
 def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
+
+
+@cache
+def imports_of(file: Path) -> tuple[str, ...]:
+    return tuple(imported(parsed(file)))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
 def test_arrows(file: Path) -> None:
     room, needed = room_of(file), IN_TRAINING.get(str(file.relative_to(SOURCE)))
     forbidden = (ROOMS | LEAVES | {"cli"}) - {room} - ARROWS[room] - (needed or set())
-    for name in imported(parsed(file)):
+    for name in imports_of(file):
         package, *parts = name.split(".")
         if package == "grpolab":
             assert parts[0] not in forbidden, f"{room} must not import {name}"
@@ -159,11 +166,17 @@ def distribution(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@cache
+def all_distributions() -> dict[str, list[str]]:
+    """The distributions of each module that is installed: their lists of files are read for it."""
+    return dict(packages_distributions())
+
+
 def distributions_of(files: list[Path]) -> dict[str, set[str]]:
     """The distributions that bring each module that these files import; several bring parts of one, as mlflow's do."""
     ours = [file.stem for part in ("tests", "benchmarks", "requirements") for file in (ROOT / part).rglob("*.py")]
-    modules = {name.partition(".")[0] for file in files for name in imported(parsed(file))}
-    brings, others = packages_distributions(), modules - sys.stdlib_module_names - {"grpolab", *ours}
+    modules = {name.partition(".")[0] for file in files for name in imports_of(file)}
+    brings, others = all_distributions(), modules - sys.stdlib_module_names - {"grpolab", *ours}
     return {name: set(map(distribution, brings.get(name, ()))) for name in others}
 
 
