@@ -109,11 +109,11 @@ def test_every_file_is_in_a_room_that_the_arrows_know() -> None:
     assert {room_of(file) for file in FILES} == set(ARROWS)
 
 
-def loaded_by(modules: list[str]) -> set[str]:
-    """What a fresh process has loaded after importing some modules."""
-    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+def loaded_by(*rooms: list[str]) -> list[set[str]]:
+    """What a fresh process has loaded after importing some modules, and after some more."""
+    code = "".join(f"import sys, {', '.join(modules)}; print(*sys.modules)\n" for modules in rooms)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in done.stdout.split()}
+    return [{name.partition(".")[0] for name in line.split()} for line in done.stdout.splitlines()]
 
 
 def modules_of(*rooms: str) -> list[str]:
@@ -121,16 +121,17 @@ def modules_of(*rooms: str) -> list[str]:
     return [".".join(file.relative_to(SOURCE.parent).with_suffix("").parts) for file in files]
 
 
-def test_parent_and_leaves_start_without_heavy_packages() -> None:
-    """The parent of a sweep, and whoever only reads settings or another framework's config, must not wait for torch."""
+def test_report_parent_and_leaves_start_without_heavy_packages() -> None:
+    """The parent of a sweep, and whoever only reads settings or another framework's config, must not wait for torch.
+
+    The report needs no settings either.
+    """
     modules = modules_of("cli", "sweep", "studies", "lint", "readers", *LEAVES - {"seeds"})
     for name in ("verify", "stored_runs"):  # of `grpolab track verify` and `report --from mlflow`, which ask MLflow
         modules.remove(f"grpolab.studies.{name}")
-    assert not HEAVY & loaded_by([*modules, "grpolab.frameworks.options"])
-
-
-def test_report_needs_no_framework() -> None:
-    assert not (HEAVY | {"hydra", "omegaconf"}) & loaded_by(modules_of("report", "doctor"))
+    report, all_of_them = loaded_by(modules_of("report", "doctor"), [*modules, "grpolab.frameworks.options"])
+    assert not (HEAVY | {"hydra", "omegaconf"}) & report
+    assert not HEAVY & all_of_them
 
 
 WRITERS = {"write_text", "write_bytes", "mkdir", "save", "save_pretrained", "to_csv", "to_parquet", "touch", "unlink"}

@@ -203,14 +203,17 @@ def test_a_finished_run_is_returned_as_it_stands(settings: Resolved, results: Re
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-# A process that imports once, then lets forks of itself do the run. Each kills itself at the n-th moment at which a
-# file is about to be flushed to disk or renamed, n as it is told.
+# A process that imports once, also what a run imports on its way, then lets forks of itself do the run. Each kills
+# itself at the n-th moment at which a file is about to be flushed to disk or renamed, n as it is told.
 VICTIM = """
 import os, pathlib, signal, sys
+import pandas, pyarrow.parquet
 from grpolab.paths import Results
+from grpolab.run.assembly import assemble
 from grpolab.run.train import run
 from grpolab.settings.resolved import Resolved
 settings, results = Resolved.model_validate_json(sys.argv[1]), Results.open(sys.argv[2])
+assemble(settings)
 left = 0
 def fatal(call):
     def wrapped(*arguments):
