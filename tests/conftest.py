@@ -6,18 +6,26 @@ nothing left takes over from the end of another's part. So tests of a file, and 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from fake_sweep import FakeSweep
 
-from grpolab.paths import Results, project_root
+from grpolab.paths import Results, write_atomic
 from grpolab.run.memory import cores
 from grpolab.sweep.compose import Composer
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
 
 # Read when torch and the Hugging Face libraries are imported, so set before any test module is.
 os.environ.update({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"})
@@ -35,20 +43,28 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def composed_once() -> Iterator[None]:
+def composed_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
     """Hydra takes a tenth of a second for each choice of groups, and the tests ask for the same ones again and again.
 
-    Once for all tests of a process, from the project's own conf/ alone, which no test changes.
+    Once for all tests, in a folder that the processes of xdist share, for each state of the files of conf/: a copy has
+    the same sizes and times.
     """
-    conf, compose, bases = project_root() / "conf", Composer._base, dict[tuple[tuple[str, str], ...], bytes]()
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder if worker_id == "master" else folder.parent) / "composed"
+    folder.mkdir(exist_ok=True)
+    compose = Composer._base
 
     def base(composer: Composer, choices: dict[str, str]) -> bytes:
-        if composer.own_confs or composer.conf.resolve() != conf:
-            return compose(composer, choices)
         key = tuple(sorted(choices.items()))
-        if key not in bases:
-            bases[key] = compose(composer, choices)
-        return bases[key]
+        if key not in composer._bases:
+            confs = [*composer.own_confs, composer.conf.resolve()]
+            files = [(file.relative_to(conf), file.stat()) for conf in confs for file in sorted(conf.rglob("*.yaml"))]
+            state = [(str(name), of.st_size, of.st_mtime_ns) for name, of in files]
+            kept = folder / hashlib.sha256(repr((key, state)).encode()).hexdigest()
+            if not kept.exists():
+                write_atomic(kept, compose(composer, choices), durable=False)
+            composer._bases[key] = kept.read_bytes()
+        return composer._bases[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Composer, "_base", base)
@@ -62,13 +78,31 @@ def results(tmp_path: Path) -> Results:
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's tables take seconds to create: once for all tests."""
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """MLflow's tables take seconds to create: once for all tests; a store that a test makes gets a copy of them.
+
+    MLflow also reads all its migrations to know the last of them, at each store that is opened: once, too.
+    """
+    from mlflow.store.db import utils
+
     from grpolab.run.tracking.store import Store
 
+    create, tables = utils._initialize_tables, sqlite3.connect(":memory:", check_same_thread=False)
+
+    def create_once(engine: Engine) -> None:
+        with closing(engine.raw_connection()) as connection:
+            if tables.execute("select count(*) from sqlite_master").fetchone() == (0,):
+                create(engine)
+                connection.driver_connection.backup(tables)
+            else:
+                tables.backup(connection.driver_connection)
+
     folder = tmp_path_factory.mktemp("store")
-    Store(f"sqlite:///{folder}/mlflow.db", Results(folder))
-    return folder / "mlflow.db"
+    with closing(tables), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "_initialize_tables", create_once)
+        patch.setattr(utils, "_get_latest_schema_revision", cache(utils._get_latest_schema_revision))
+        Store(f"sqlite:///{folder}/mlflow.db", Results(folder))
+        yield folder / "mlflow.db"
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ class FakeSweep:
         self,
         name: str = "smoke",
         *overrides: str,
-        jobs: int = 2,
+        jobs: int = 1,
         seeds: list[int] | None = None,
         retry_failed: bool = False,
         command: Sequence[str] = FAKE,

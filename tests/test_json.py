@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,21 @@ def test_every_command_that_says_something_has_it_and_an_example() -> None:
     assert {name for name in with_json if f"`{name}`" not in table.partition("\n\n")[0]} == set()
 
 
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a finished study."""
+    factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
+    made = write_study(tmp_path_factory.mktemp("study") / "results", figures=[], factors=factors)
+    for folder in made.runs.iterdir():
+        (folder / "settings.yaml").write_text(yaml.safe_dump(VALUES))
+        for file in folder.glob("samples/*.parquet"):
+            pd.DataFrame(COMPLETION | {"reward_correct": float("nan")}, index=[0]).to_parquet(file)
+    return made.root
+
+
 @pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
-    """A finished study; drawing, MLflow and weights are others' tests."""
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Path) -> Results:
+    """A copy of it; drawing, MLflow and weights are others' tests."""
     for name in ("ensure_geometry", "draw_all", "assess_runs"):
         monkeypatch.setattr(f"grpolab.studies.drawing.{name}", lambda *_: print("a figure is drawn"))
     monkeypatch.setattr("grpolab.report.page.draw", lambda *_: [Path("a.png")])
@@ -99,13 +112,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     monkeypatch.setattr("grpolab.studies.housekeeping.available", list)  # to plan every study takes a minute
     monkeypatch.setattr("grpolab.sweep.plan.plans", lambda *_, **__: [])
     monkeypatch.setattr("grpolab.studies.register.register_study", lambda *_: '{"study": "clip_range"}')
-    factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
-    made = write_study(tmp_path / "results", figures=[], factors=factors)
-    for folder in made.runs.iterdir():
-        (folder / "settings.yaml").write_text(yaml.safe_dump(VALUES))
-        for file in folder.glob("samples/*.parquet"):
-            pd.DataFrame(COMPLETION | {"reward_correct": float("nan")}, index=[0]).to_parquet(file)
-    return made
+    return Results(shutil.copytree(study, tmp_path / "results"))
 
 
 def refuse_constant(word: str) -> Any:

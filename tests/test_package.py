@@ -71,8 +71,8 @@ def absent(tmp_path: Path) -> Path:
 
 
 def test_a_new_project_trains_its_own_tasks_beside_ours(installed: Path, tmp_path: Path) -> None:
-    made = grpolab(installed, tmp_path, ["init", "own"])
-    assert made.returncode == 0, made.stderr
+    made = grpolab(installed, tmp_path, ["init", "own"], ["init", "own"])
+    assert (made.returncode, made.stderr) == (2, "grpolab: init own: the folder must be new or empty\n")
     own = tmp_path / "own"
     assert {".gitignore", ".github", ".git", "Makefile", "README.md"} <= {file.name for file in own.iterdir()}
     keys = [key for key in TINY if not key.startswith("task")]
@@ -90,8 +90,6 @@ def test_a_new_project_trains_its_own_tasks_beside_ours(installed: Path, tmp_pat
     refused = grpolab(installed, own, ["train", "task=addition"])
     assert refused.returncode == 2
     assert "addition.yaml have one name, which must mean one thing: rename one of them" in refused.stderr
-    again = grpolab(installed, tmp_path, ["init", "own"])
-    assert (again.returncode, again.stderr) == (2, "grpolab: init own: the folder must be new or empty\n")
 
 
 def test_light_commands_need_no_torch(installed: Path, tmp_path: Path, absent: Path) -> None:

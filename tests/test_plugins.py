@@ -59,12 +59,12 @@ def done_with(site: Path, code: str, words: list[list[str]]) -> str:
 
 def test_an_installed_package_adds_a_task_an_objective_and_a_study(site: Path, tmp_path: Path) -> None:
     """Its study is swept too, in worker processes."""
-    tiny, plugins = [*TINY, f"machine.results={tmp_path}"], done_with(site, COMMANDS, [["plugins", "--json"]])
-    (listed,) = json.loads(plugins)
+    sweep = ["sweep", "spo_or_clip", "--seeds", "1", "--jobs", "1", *TINY, f"machine.results={tmp_path}"]
+    said = done_with(site, COMMANDS, [["plugins", "--json"], sweep])
+    (listed,), _ = json.JSONDecoder().raw_decode(said)
     assert (listed["package"], listed["entry_point"], listed["problems"]) == ("grpolab-example", "example", [])
     code = {"kernel": ["grpolab_example:spo"], "task.path": ["grpolab_example.tasks:Reversed"]}
     assert listed["adds"] == {"loss_type": ["spo"], "task": ["reversed"], "study": ["spo_or_clip"], **code}
-    done_with(site, COMMANDS, [["sweep", "spo_or_clip", "--seeds", "1", "--jobs", "1", *tiny]])
     runs = [(tmp_path / "runs").glob(f"*/{name}.json") for name in ("outcome", "provenance")]
     outcomes, provenances = ([json.loads(file.read_text()) for file in files] for files in runs)
     assert [outcome["outcome"] for outcome in outcomes] == ["completed", "completed"]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -82,15 +83,21 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@cache
 def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
+
+
+@cache
+def imports_of(file: Path) -> tuple[str, ...]:
+    return tuple(imported(parsed(file)))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
 def test_arrows(file: Path) -> None:
     room, needed = room_of(file), IN_TRAINING.get(str(file.relative_to(SOURCE)))
     forbidden = (ROOMS | LEAVES | {"cli"}) - {room} - ARROWS[room] - (needed or set())
-    for name in imported(parsed(file)):
+    for name in imports_of(file):
         package, *parts = name.split(".")
         if package == "grpolab":
             assert parts[0] not in forbidden, f"{room} must not import {name}"
@@ -102,11 +109,11 @@ def test_every_file_is_in_a_room_that_the_arrows_know() -> None:
     assert {room_of(file) for file in FILES} == set(ARROWS)
 
 
-def loaded_by(modules: list[str]) -> set[str]:
-    """What a fresh process has loaded after importing some modules."""
-    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+def loaded_by(*rooms: list[str]) -> list[set[str]]:
+    """What a fresh process has loaded after importing some modules, and after some more."""
+    code = "".join(f"import sys, {', '.join(modules)}; print(*sys.modules)\n" for modules in rooms)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in done.stdout.split()}
+    return [{name.partition(".")[0] for name in line.split()} for line in done.stdout.splitlines()]
 
 
 def modules_of(*rooms: str) -> list[str]:
@@ -114,15 +121,16 @@ def modules_of(*rooms: str) -> list[str]:
     return [".".join(file.relative_to(SOURCE.parent).with_suffix("").parts) for file in files]
 
 
-def test_parent_and_leaves_start_without_heavy_packages() -> None:
-    """The parent of a sweep, and whoever only reads settings or another framework's config, must not wait for torch."""
+def test_report_parent_and_leaves_start_without_heavy_packages() -> None:
+    """The parent of a sweep, and whoever only reads settings or another framework's config, must not wait for torch.
+
+    The report needs no settings either.
+    """
     modules = modules_of("cli", "sweep", "studies", "lint", "readers", *LEAVES - {"seeds"})
     modules.remove("grpolab.studies.stored_runs")  # of `track verify` and `report --from mlflow`, which ask MLflow
-    assert not HEAVY & loaded_by([*modules, "grpolab.frameworks.options"])
-
-
-def test_report_needs_no_framework() -> None:
-    assert not (HEAVY | {"hydra", "omegaconf"}) & loaded_by(modules_of("report", "doctor"))
+    report, all_of_them = loaded_by(modules_of("report", "doctor"), [*modules, "grpolab.frameworks.options"])
+    assert not (HEAVY | {"hydra", "omegaconf"}) & report
+    assert not HEAVY & all_of_them
 
 
 WRITERS = {"write_text", "write_bytes", "mkdir", "save", "save_pretrained", "to_csv", "to_parquet", "touch", "unlink"}
@@ -158,11 +166,17 @@ def distribution(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@cache
+def all_distributions() -> dict[str, list[str]]:
+    """The distributions of each module that is installed: their lists of files are read for it."""
+    return dict(packages_distributions())
+
+
 def distributions_of(files: list[Path]) -> dict[str, set[str]]:
     """The distributions that bring each module that these files import; several bring parts of one, as mlflow's do."""
     ours = [file.stem for part in ("tests", "benchmarks", "requirements") for file in (ROOT / part).rglob("*.py")]
-    modules = {name.partition(".")[0] for file in files for name in imported(parsed(file))}
-    brings, others = packages_distributions(), modules - sys.stdlib_module_names - {"grpolab", *ours}
+    modules = {name.partition(".")[0] for file in files for name in imports_of(file)}
+    brings, others = all_distributions(), modules - sys.stdlib_module_names - {"grpolab", *ours}
     return {name: set(map(distribution, brings.get(name, ()))) for name in others}
 
 

@@ -63,14 +63,14 @@ def test_what_a_cell_does_to_itself_is_its_outcome_at_once(misdeed, fake_sweep):
 
 @pytest.mark.slow
 def test_a_second_silence_is_the_cells_outcome(fake_sweep):
-    code, jobs = fake_sweep("smoke", "machine.hang_seconds=2", misdeeds={"1": ["freeze", "freeze"]})
+    code, jobs = fake_sweep("smoke", "machine.hang_seconds=2", misdeeds={"1": ["freeze", "freeze"]}, jobs=2)
     assert code == 1
     assert {outcome["reason"] for outcome in fake_sweep.outcomes()} == {None, REASONS["freeze"]}
     assert seeds_begun(jobs) == {"0": 2, "1": 4}
 
 
 def test_a_cell_that_takes_too_long_fails_and_its_retry_goes_on(fake_sweep):
-    code, jobs = fake_sweep("smoke", "machine.cell_timeout_seconds=0.2", seconds=30, seeds=[0])
+    code, jobs = fake_sweep("smoke", "machine.cell_timeout_seconds=0.2", seconds=30, seeds=[0], jobs=2)
     assert code == 1
     assert [job[0] for job in jobs].count("asked-to-stop") == 2, "so that they leave a checkpoint"
     reasons = [outcome["reason"] for outcome in fake_sweep.outcomes()]
@@ -148,7 +148,7 @@ def test_an_outcome_that_was_written_before_the_death_stands(fake_sweep):
 def test_each_slot_has_its_gpu_and_keeps_it_after_a_death(fake_sweep, monkeypatch):
     monkeypatch.setattr("grpolab.sweep.engine.gpus", lambda: ["4", "7"])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    code, jobs = fake_sweep("smoke", "device=cuda", misdeeds={"0": ["crash"]}, seconds=0.3)
+    code, jobs = fake_sweep("smoke", "device=cuda", misdeeds={"0": ["crash"]}, seconds=0.3, jobs=2)
     assert code == 1
     gpus = {pid: gpu for *_, pid, gpu in jobs}
     assert set(gpus.values()) == {"4", "7"}

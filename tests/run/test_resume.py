@@ -21,7 +21,7 @@ from grpolab.settings.resolved import Resolved
 
 STEPS = 5
 AXES: dict[str, Any] = {
-    **{"rollout_steps": STEPS, "num_minibatches": 2, "micro_batch_size": 4, "beta": 0.1, "lr_scheduler_type": "cosine"},
+    **{"rollout_steps": STEPS, "num_minibatches": 2, "num_iterations": 1, "beta": 0.1, "lr_scheduler_type": "cosine"},
     **{"warm_start": {"max_steps": 2}, "machine": {"checkpoint_seconds": 0.0}},
 }
 
@@ -151,7 +151,7 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(
     latest.write_bytes(torn(latest.read_bytes(), how))
     state = tiny_parts(**{**AXES, "warm_start": {"max_steps": 0}}).state
     assert checkpoint.restore_state(folder / "checkpoint", state)[0]["journal_bytes"] > 0
-    assert (state.rollout_step, state.optimizer_step) == (2, 12)
+    assert (state.rollout_step, state.optimizer_step) == (2, 4)
     assert goes_on() == [3, 4, 5]
     says = "checkpoint/latest.pt cannot be used: its checksum is wrong: the run goes on from rollout step 2"
     assert capsys.readouterr().err == f"run {folder.name}: {says}\n"
@@ -203,14 +203,17 @@ def test_a_finished_run_is_returned_as_it_stands(settings: Resolved, results: Re
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-# A process that imports once, then lets forks of itself do the run. Each kills itself at the n-th moment at which a
-# file is about to be flushed to disk or renamed, n as it is told.
+# A process that imports once, also what a run imports on its way, then lets forks of itself do the run. Each kills
+# itself at the n-th moment at which a file is about to be flushed to disk or renamed, n as it is told.
 VICTIM = """
 import os, pathlib, signal, sys
+import pandas, pyarrow.parquet
 from grpolab.paths import Results
+from grpolab.run.assembly import assemble
 from grpolab.run.train import run
 from grpolab.settings.resolved import Resolved
 settings, results = Resolved.model_validate_json(sys.argv[1]), Results.open(sys.argv[2])
+assemble(settings)
 left = 0
 def fatal(call):
     def wrapped(*arguments):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpolab.errors import RequestError
+from grpolab.paths import Results
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.task import CustomTask
 from grpolab.sweep.compose import compose
@@ -59,11 +60,13 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_no_secret_leaves_a_process(project: Path) -> None:
-    words = ["train", "-m", "--jobs", "1", "seed=0,1", "task=my_task.py:Judged", "reward.function=my_reward.py:score"]
+def test_no_secret_leaves_a_process(project: Path, empty_store: Path) -> None:
+    shutil.copy(empty_store, Results.open(project / "results").store)
+    words = ["train", "-m", "--jobs", "1", "seed=0", "task=my_task.py:Judged", "reward.function=my_reward.py:score"]
     options = ["task.options.digits=1", "task.options.token=${oc.env:JUDGE_API_KEY}"]
     short = ["rollout_steps=1", "prompts_per_step=2", "num_generations=2", "evaluation.items=8"]
-    command = [sys.executable, "-P", "-m", "grpolab", *words, *options, *short, "warm_start.max_steps=1"]
+    short += ["warm_start.max_steps=1", "model.hidden_size=16", "model.layers=1", "model.heads=2"]
+    command = [sys.executable, "-P", "-m", "grpolab", *words, *options, *short]
     environment = {**os.environ, "JUDGE_API_KEY": KEY}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
@@ -78,6 +81,7 @@ def test_no_secret_leaves_a_process(project: Path) -> None:
         assert [name for name, content in read.items() if secret.encode() in content] == []
     assert any(b"asked with ***" in content for name, content in read.items() if name.endswith("worker-0.log"))
     assert any(b"${oc.env:JUDGE_API_KEY}" in content for name, content in read.items() if "settings.yaml" in name)
+    assert any(b"my_task.py:Judged" in content for name, content in read.items() if "mlflow.db" in name)
     assert any(b'"JUDGE_API_KEY": "set"' in content for name, content in read.items() if "provenance" in name)
     (diff, *_) = [content for name, content in read.items() if name.endswith("provenance.json")]
     assert b'+api_key = \\"***\\"' in diff

@@ -23,7 +23,7 @@ from grpolab.sweep.plan import plans
 
 
 def test_every_cell_and_every_warm_start_is_run_once(fake_sweep, tmp_path):
-    code, jobs = fake_sweep("reference", seeds=[0, 1])
+    code, jobs = fake_sweep("reference", seeds=[0, 1], jobs=2)
     assert code == 0
     signatures = {cell.signature for plan in plans("reference", seeds=[0, 1]) for cell in plan.cells}
     assert Counter(job[1] for job in jobs if job[0] == "run") == Counter(signatures)
@@ -150,7 +150,7 @@ def test_an_edit_to_a_study_trains_only_what_is_new(fake_sweep, tmp_path, monkey
 
 
 def test_workers_that_cannot_start_end_the_sweep(fake_sweep, capsys, tmp_path):
-    code, _ = fake_sweep(command=(sys.executable, "-c", "raise SystemExit('no torch here')"))
+    code, _ = fake_sweep(jobs=2, command=(sys.executable, "-c", "raise SystemExit('no torch here')"))
     assert code == 1
     assert "before it was ready" in capsys.readouterr().out
     assert fake_sweep.outcomes() == []

@@ -39,25 +39,27 @@ def finished(project):
 
 
 def test_every_arm_has_its_budget_and_nothing_is_trained_twice(project):
+    project.write(trials=3)
     assert project.tune(jobs=2) == 0
-    assert finished(project) == {"token": 6, "gspo": 6}
+    assert finished(project) == {"token": 3, "gspo": 3}
     steps = project.steps()
     assert len(steps) == len(set(steps)) > 0
     assert project.tune(jobs=2) == 0
     assert project.steps() == steps
-    assert finished(project) == {"token": 6, "gspo": 6}
+    assert finished(project) == {"token": 3, "gspo": 3}
 
 
 def test_a_program_reads_each_trial_and_the_best_as_events(project, capsys):
+    project.write(trials=2)
     with json_lines():
         assert project.tune() == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     trials = [event for event in events if event["event"] == "trial"]
-    assert [trial["left"] for trial in trials] == [*range(11, -1, -1)]
+    assert [trial["left"] for trial in trials] == [3, 2, 1, 0]
     best = {event["arm"]: event["trial"] for event in events if event["event"] == "best"}
     assert best == {arm: numbers[0] for arm, numbers in project.document()["best"].items()}
     assert (events[-1]["event"], events[-1]["exit_code"]) == ("end", 0)
-    assert sum(events[-1]["counts"].values()) == 12
+    assert sum(events[-1]["counts"].values()) == 4
 
 
 @pytest.mark.slow
