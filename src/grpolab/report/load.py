@@ -136,13 +136,17 @@ class StudyRuns:
         yield from ((arm, of_arm[arm]) for arm in self.arms if arm in of_arm)
 
     def of_cell(self, table: str, cell: Any) -> pd.DataFrame:
-        """Return the rows of a table that belong to one row of `cells`."""
-        return getattr(self, table).iloc[self._rows[table].get((cell.variant, cell.seed), [])]
+        """Return the rows of a table that belong to one row of `cells`, without its names, which are slow to pick."""
+        frame, rows = self._by_cell[table]
+        return frame.iloc[rows.get((cell.variant, cell.seed), [])]
 
     @cached_property
-    def _rows(self) -> dict[str, dict[tuple[str, int], NDArray]]:
-        """The row indices of each cell in each table."""
-        return {table: getattr(self, table).groupby(["variant", "seed"]).indices for table in TABLES}
+    def _by_cell(self) -> dict[str, tuple[pd.DataFrame, dict[tuple[str, int], NDArray]]]:
+        """Each table without the names that `cells` has too, and the row indices of each cell in it."""
+        names = {*_CELL_KEYS, "signature", *self.cells.filter(like="factor/")} - {"seed"}
+        frames = {table: getattr(self, table) for table in TABLES}
+        indices = {table: frame.groupby(["variant", "seed"]).indices for table, frame in frames.items()}
+        return {table: (frame.drop(columns=names & {*frame}), indices[table]) for table, frame in frames.items()}
 
 
 def load(results: Results, name: str, unfinished: bool = False) -> list[StudyRuns]:
