@@ -225,7 +225,8 @@ def study_of(results: Results, plan: Plan, runs: Runs) -> StudyRuns:
     keys = cells[[*_CELL_KEYS, "signature", *(c for c in cells if c.startswith("factor/"))]]
     tables = {table: keys.merge(runs[table], on="signature") for table in TABLES}
     tables["evaluations"] = _carry_forward(tables["evaluations"], cells, plan.get("primary_metric", ""))
-    return StudyRuns(results, plan, cells, **tables, numbers=runs[NUMBERS])
+    numbers = runs[NUMBERS][runs[NUMBERS]["signature"].isin(cells["signature"])]
+    return StudyRuns(results, plan, cells, **tables, numbers=numbers)
 
 
 def _make_cells(plan: Plan) -> pd.DataFrame:
