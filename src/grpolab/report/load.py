@@ -144,9 +144,8 @@ class StudyRuns:
     def _by_cell(self) -> dict[str, tuple[pd.DataFrame, dict[tuple[str, int], NDArray]]]:
         """Each table without the names that `cells` has too, and the row indices of each cell in it."""
         names = {*_CELL_KEYS, "signature", *self.cells.filter(like="factor/")} - {"seed"}
-        frames = {table: getattr(self, table) for table in TABLES}
-        indices = {table: frame.groupby(["variant", "seed"]).indices for table, frame in frames.items()}
-        return {table: (frame.drop(columns=names & {*frame}), indices[table]) for table, frame in frames.items()}
+        tables = ((name, getattr(self, name)) for name in TABLES)
+        return {name: (of.drop(columns=names & {*of}), of.groupby(["variant", "seed"]).indices) for name, of in tables}
 
 
 def load(results: Results, name: str, unfinished: bool = False) -> list[StudyRuns]:

@@ -260,12 +260,11 @@ def clipping(study: StudyRuns) -> Table:
     }
 
     def row(facet: str, arm: str) -> tuple[int, Row, Row]:
-        by_seed = {name: measures.at(values, facet, arm) for name, (_, values) in columns.items()}
-        means = {name: share_interval(values_S) for name, values_S in by_seed.items()}
+        means = {name: share_interval(measures.at(values, facet, arm)) for name, (_, values) in columns.items()}
         ends = ("mean", "low", "high")
         numbers = {f"{name} {end}": getattr(mean, end) for name, mean in means.items() for end in ends}
         shown = {columns[name][0]: estimate(*mean[:3], percent) for name, mean in means.items()}
-        return max(map(len, by_seed.values())), numbers, shown
+        return max(len(measures.at(values, facet, arm)) for _, values in columns.values()), numbers, shown
 
     caption = (
         "share of tokens that clipping silenced, or would have; mean over seeds [95%"
