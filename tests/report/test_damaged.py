@@ -31,7 +31,7 @@ AGAIN = "grpolab sweep clip_range --retry-failed"
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return write_study(tmp_path_factory.mktemp("results"), factors=FACTORS, seeds=4)
+    return write_study(tmp_path_factory.mktemp("results"), factors=FACTORS, seeds=4, figures=["F1"])
 
 
 @pytest.fixture
@@ -123,23 +123,29 @@ DAMAGE = {
 FILES = ("outcome.json", "provenance.json", "journal.jsonl", "timing.jsonl")
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
 @pytest.mark.parametrize("name", FILES)
 def test_one_damaged_file_is_one_sentence_and_the_other_runs_go_on(
-    original: Results, results: Results, capsys: pytest.CaptureFixture[str], name: str, kind: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    file = first(results) / name
-    file.write_bytes(DAMAGE[kind](file.read_bytes()))
-    if name == "journal.jsonl" and kind != "empty":  # of an old program that kept no hash
-        change(first(results) / "outcome.json", journal_sha256=None)
+    """Each kind of damage in the file of a run of its own, and as many runs that are sound."""
+    results = write_study(tmp_path / "results", factors=FACTORS, seeds=len(DAMAGE), figures=[])
+    shutil.copytree(results.root, tmp_path / "original")
+    harmless = {("timing.jsonl", "empty"), *((file, "another object") for file in ("timing.jsonl", "journal.jsonl"))}
+    reasons = {}
+    for (kind, damage), cell in zip(DAMAGE.items(), cells_of(results)[::2], strict=True):
+        file = results.run(cell["signature"]) / name
+        file.write_bytes(damage(file.read_bytes()))
+        if name == "journal.jsonl" and kind != "empty":  # of an old program that kept no hash
+            change(file.with_name("outcome.json"), journal_sha256=None)
+        if (name, kind) not in harmless:
+            reasons[cell["signature"]] = str(file.parent)
     (study,) = load(results, "clip_range")
-    lines = ("timing.jsonl", "journal.jsonl")
-    harmless = (name, kind) in {("timing.jsonl", "empty"), *((file, "another object") for file in lines)}
     ill = study.cells[study.cells["outcome"] == DAMAGED]
-    assert len(ill) == (not harmless), "nothing is missing, and what is not read is said"
-    assert all(str(first(results)) in reason for reason in ill["reason"])
+    assert {*ill["signature"]} == {*reasons}, "nothing is missing, and what is not read is said"
+    assert all(reasons[run.signature] in run.reason for run in ill.itertuples())
     here = ["--results", str(results.root)]
-    for command in (["report", "clip_range", "--brief"], ["status", "clip_range"], ["compare", str(original.root)]):
+    commands = (["report", "clip_range", "--brief"], ["status", "clip_range"], ["compare", str(tmp_path / "original")])
+    for command in commands:
         assert main([*command, *here]) in (0, 3), command
     assert "Traceback" not in capsys.readouterr().err
 

@@ -175,16 +175,17 @@ def test_a_reference_with_holes_is_refused(reference):
 
 def test_what_took_days_on_machines_that_did_not_last_is_appended_seed_by_seed(tmp_path):
     """Four seeds in two sittings, whose run folders are gone after each, are what one sitting has."""
-    straight = write_study(tmp_path / "straight", seeds=4, **SMALL)
+    small = SMALL | {"figures": ["F2"]}
+    straight = write_study(tmp_path / "straight", seeds=4, **small)
     export_reference(straight, "clip_range")
-    parts = write_study(tmp_path / "parts", seeds=3, **SMALL)
+    parts = write_study(tmp_path / "parts", seeds=3, **small)
     outcome_of(parts, "no_clip/addition", 2).unlink()
     export_reference(parts, "clip_range", append=True)
     kept = read_plan(parts.reference / "plans" / "clip_range.json")
     assert kept["seeds"] == [0, 1], "the third is not finished"
     assert {cell["seed"] for cell in kept["cells"]} == {0, 1}
     shutil.rmtree(parts.runs)
-    write_study(parts.root, seeds=4, trained=False, **SMALL)
+    write_study(parts.root, seeds=4, trained=False, **small)
     for cell in cells_of(parts):
         if cell["seed"] >= 2:
             write_run(parts, cell)

@@ -99,7 +99,8 @@ def test_a_collection_is_one_report_with_claims_first(whole):
 def test_the_committed_report_begins_with_the_findings(tmp_path):
     """Each of their studies keeps its own seeds, and shows the figure and the verdicts that the collection chooses."""
     seeds = {"clip_range": [7, 8], "num_iterations": [0]}
-    results = write_study(tmp_path, seeds=seeds["clip_range"], title="Clip", figures=["F2", "F27"])
+    figures = ["F2", "F27"]
+    results = write_study(tmp_path, factors=TWO_ARMS, seeds=seeds["clip_range"], title="Clip", figures=figures)
     write_study(tmp_path, "num_iterations", {"mu": ["1", "4"], "task": ["addition"]}, seeds=seeds["num_iterations"])
     whole_of(results, REFERENCE_STUDY, ["num_iterations"], shown=["num_iterations.F1"])
     without = page.write(results, REFERENCE_STUDY).read_text()
@@ -137,11 +138,13 @@ def test_every_verdict_has_its_sentence_and_the_screen_is_the_same_without_drawi
 def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_path):
     """Words of the page alone: verdict and numbers stay; and what each arm's own rate says stands beside it."""
     (claim,) = report_results.HYPOTHESES
+    arms = TWO_ARMS | {"regime": ["stressed"]}
     words = {"tested": "Without clipping, it ends lower.", "also": ["clip_tuned.H6"]}
     plain, said = (
-        write_study(tmp_path / n, hypotheses=[claim | of], seeds=5, figures=[]) for n, of in (("a", {}), ("b", words))
+        write_study(tmp_path / n, factors=arms, hypotheses=[claim | of], seeds=5, figures=[])
+        for n, of in (("a", {}), ("b", words))
     )
-    write_study(tmp_path / "b", "clip_tuned", seeds=5)
+    write_study(tmp_path / "b", "clip_tuned", arms, seeds=5)
     whole_of(said, "both", ["clip_range", "clip_tuned"])
     before, after, both = load(plain, "clip_range"), load(said, "clip_range"), load(said, "both")
     assert [c.verdict for c in claims.decide(before)] == [c.verdict for c in claims.decide(after)] != []
@@ -179,8 +182,9 @@ def test_provenance_says_how_to_make_it_again(whole, tmp_path):
     assert "trained from 2023-11-14 22:13 to 2023-11-14 22:13 UTC" in text
     assert "- seeds: clip_range 0, 1, 2; num_iterations 0, 1, 2" in text
     assert "```\ngit checkout c0ffee\ngrpolab sweep both --seeds 3\ngrpolab report both\n```" in text
-    other = write_study(tmp_path, factors=TWO_ARMS, seeds=1)
-    write_study(tmp_path, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, seeds=2, baseline="1")
+    other = write_study(tmp_path, factors=TWO_ARMS, seeds=1, figures=[])
+    mu = {"mu": ["1", "2"], "task": ["addition"]}
+    write_study(tmp_path, "num_iterations", mu, seeds=2, baseline="1", figures=[])
     path = next(other.runs.iterdir()) / "provenance.json"
     path.write_text(path.read_text().replace("c0ffee", "decaf"))
     whole_of(other, "both", ["clip_range", "num_iterations"])
@@ -235,7 +239,7 @@ def weaken(results, arm, regime, to):
 
 def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("grpolab.run.tracking.synchronise", lambda *_: None)  # another's tests
-    results = write_study(tmp_path, figures=["F1"])
+    results = write_study(tmp_path, factors=TWO_ARMS | {"regime": ["healthy", "stressed"]}, figures=[])
     whole_of(results, "both", ["clip_range"])
     assert sentences.find_unmet(load(results, "clip_range")) == []
     text = page.write(results, "both").read_text()

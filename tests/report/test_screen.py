@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
-    return write_study(tmp_path)
+    return write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]})
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_change_of_any_file_that_it_is_from_is_seen_even_where_size_and_time_s
     (journal.parent / "outcome.json").unlink()
     now = screen.screen(results, "clip_range")
     assert said != now
-    assert "Limits: 17 runs" in now
+    assert "Limits: 5 runs" in now
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_changed_while_it_was_computed_is_not_kept(results, loads, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(load, "load", slow)
         screen.screen(results, "clip_range")
-    assert "Limits: 17 runs" in screen.screen(results, "clip_range")
+    assert "Limits: 5 runs" in screen.screen(results, "clip_range")
 
 
 def test_a_damaged_record_is_as_none(results, loads):

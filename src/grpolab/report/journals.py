@@ -81,7 +81,8 @@ def read_runs(results: Results, signatures: Iterable[str], unfinished: bool = Fa
     frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", *_outcome_row({}, {})])
     runs = {"outcomes": frame.astype({column: "Int64" for column in _COUNTS if column in frame})}
     runs |= {NUMBERS: pd.DataFrame(columns=["signature"])}
-    return runs | {table: _join_records(journals, table.removesuffix("s")) for table in TABLES}
+    whole = pa.concat_tables(journals, promote_options="permissive") if journals else _columns([{"kind": ""}])
+    return runs | {table: _of_kind(whole, table.removesuffix("s")) for table in TABLES}
 
 
 def _outcome_row(outcome: Record, provenance: Record) -> dict[str, Any]:
@@ -105,12 +106,11 @@ def _outcome_row(outcome: Record, provenance: Record) -> dict[str, Any]:
     }
 
 
-def _join_records(journals: list[pa.Table], kind: str) -> pd.DataFrame:
-    """Join the records of one kind of many runs, without the columns that none of them has."""
-    rows = [journal.filter(pa.compute.equal(journal["kind"], kind)) for journal in journals]
-    whole = pa.concat_tables(rows, promote_options="permissive") if rows else _columns([])
-    kept = [name for name in whole.column_names if name != "kind" and whole[name].null_count < len(whole)]
-    return _frame(whole.select(kept))
+def _of_kind(whole: pa.Table, kind: str) -> pd.DataFrame:
+    """Return the records of one kind, without the columns that none of them has."""
+    rows = whole.filter(pa.compute.equal(whole["kind"], kind))
+    kept = [name for name in rows.column_names if name != "kind" and rows[name].null_count < len(rows)]
+    return _frame(rows.select(kept))
 
 
 def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -> pa.Table:

@@ -136,13 +136,16 @@ class StudyRuns:
         yield from ((arm, of_arm[arm]) for arm in self.arms if arm in of_arm)
 
     def of_cell(self, table: str, cell: Any) -> pd.DataFrame:
-        """Return the rows of a table that belong to one row of `cells`."""
-        return getattr(self, table).iloc[self._rows[table].get((cell.variant, cell.seed), [])]
+        """Return the rows of a table that belong to one row of `cells`, without its names, which are slow to pick."""
+        frame, rows = self._by_cell[table]
+        return frame.iloc[rows.get((cell.variant, cell.seed), [])]
 
     @cached_property
-    def _rows(self) -> dict[str, dict[tuple[str, int], NDArray]]:
-        """The row indices of each cell in each table."""
-        return {table: getattr(self, table).groupby(["variant", "seed"]).indices for table in TABLES}
+    def _by_cell(self) -> dict[str, tuple[pd.DataFrame, dict[tuple[str, int], NDArray]]]:
+        """Each table without the names that `cells` has too, and the row indices of each cell in it."""
+        names = {*_CELL_KEYS, "signature", *self.cells.filter(like="factor/")} - {"seed"}
+        tables = ((name, getattr(self, name)) for name in TABLES)
+        return {name: (of.drop(columns=names & {*of}), of.groupby(["variant", "seed"]).indices) for name, of in tables}
 
 
 def load(results: Results, name: str, unfinished: bool = False) -> list[StudyRuns]:
@@ -221,7 +224,8 @@ def study_of(results: Results, plan: Plan, runs: Runs) -> StudyRuns:
     keys = cells[[*_CELL_KEYS, "signature", *(c for c in cells if c.startswith("factor/"))]]
     tables = {table: keys.merge(runs[table], on="signature") for table in TABLES}
     tables["evaluations"] = _carry_forward(tables["evaluations"], cells, plan.get("primary_metric", ""))
-    return StudyRuns(results, plan, cells, **tables, numbers=runs[NUMBERS])
+    numbers = runs[NUMBERS][runs[NUMBERS]["signature"].isin(cells["signature"])]
+    return StudyRuns(results, plan, cells, **tables, numbers=numbers)
 
 
 def _make_cells(plan: Plan) -> pd.DataFrame:

@@ -171,8 +171,9 @@ def mean_interval(study: StudyRuns, metric: str, values_S: ArrayLike) -> Interva
 def at(values: pd.Series, facet: str, arm: str) -> pd.Series:
     """Return the values of one arm in one facet, by seed."""
     index = values.index
-    here = values[(index.get_level_values("facet") == facet) & (index.get_level_values("arm") == arm)]
-    return here.droplevel(["facet", "arm"]).sort_index()
+    places = (level.get_indexer([name])[0] for level, name in zip(index.levels, (facet, arm), strict=False))
+    here = np.logical_and(*(codes == place for codes, place in zip(index.codes, places, strict=False)))
+    return pd.Series(values.to_numpy()[here], index.get_level_values("seed")[here], name=values.name).sort_index()
 
 
 def difference(study: StudyRuns, values: pd.Series, facet: str, arm: str, other: str) -> Difference:
