@@ -113,6 +113,7 @@ def test_keywords_are_overrides() -> None:
     assert settings.task.name == "sorting"
     words = api.to_overrides({"task": "dataset", "task.dataset": "x.jsonl", "task.system": 'Say "yes", or no.'})
     assert compose(words).task.system == 'Say "yes", or no.'
+    assert api.to_overrides({"machine.results": Path("my runs/a")}) == ['machine.results="my runs/a"']
 
 
 def test_a_study_as_tables(tmp_path: Path) -> None:
