@@ -101,7 +101,7 @@ def test_each_fault_has_its_picture_and_the_page_has_the_numbers_of_its_curves()
     for name, of_sheet in sheets.items():
         picture = DOCS / "curves" / f"{name}.png"
         assert Image.open(picture).text["seen"] == pictures.seen(of_sheet), "drawn from other curves or another table"
-    assert sum(file.stat().st_size for file in (DOCS / "curves").glob("*.png")) < 450_000
+    assert sum(file.stat().st_size for file in (DOCS / "curves").glob("*.png")) < 400_000
 
 
 def test_a_page_leads_to_copies_of_what_lies_outside_of_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

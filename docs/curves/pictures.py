@@ -11,12 +11,15 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -27,6 +30,7 @@ STUDY = "doctor_pictures"
 HEALTHY = "healthy"  # kind of a case in curves.csv, beside `sick`
 TWIN = "four_passes"  # the control that differs from a sick run by the fault alone
 BY_SEQUENCE = "gspo"  # its clip fraction, half of the tokens, would hide all others
+ORANGE, BLUE, BAND, TWIN_GREY = "#d55e00", "#0072b2", "#d1d1d1", "#737373"
 LAST = re.compile(r"^\| fault, at its last step .*?(?=\n\n)", re.MULTILINE | re.DOTALL)
 # Column of curves.csv -> the metric of a rollout step, or of its updates: their mean, or the first one alone.
 ROLLOUT = {
@@ -72,11 +76,16 @@ def sections() -> dict[str, list[str]]:
     return dict(zip(parts[1::2], above, strict=False))  # nothing is drawn of what stands below the last picture
 
 
+def healthy_runs(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the healthy runs, NaN for the clip fraction that counts whole answers."""
+    rows = curves[curves["kind"] == HEALTHY].copy()
+    rows.loc[rows["case"] == BY_SEQUENCE, "clip"] = np.nan
+    return rows
+
+
 def draw(curves: pd.DataFrame, faults: list[str]) -> Figure:
     """Return a sheet with a row of panels for each fault, on the band from the least to the greatest healthy run."""
-    healthy = curves[curves["kind"] == HEALTHY].copy()
-    healthy.loc[healthy["case"] == BY_SEQUENCE, "clip"] = np.nan
-    healthy = healthy.groupby("step")
+    healthy = healthy_runs(curves).groupby("step")
     least, most = healthy.min(numeric_only=True), healthy.max(numeric_only=True)
     twin = curves[curves["case"] == TWIN]
     figure = Figure(figsize=(12, 0.6 + 1.15 * len(faults)), layout="constrained")
@@ -84,22 +93,24 @@ def draw(curves: pd.DataFrame, faults: list[str]) -> Figure:
     for row, fault in zip(axes, faults, strict=True):
         run = curves[curves["case"] == fault]
         for axis, (title, (line, dashed, linear)) in zip(row, PANELS.items(), strict=True):
-            axis.fill_between(least.index, least[line], most[line], color="0.82", linewidth=0)
-            axis.plot(twin["step"], twin[line], color="0.45", linewidth=1)
+            axis.fill_between(least.index, least[line], most[line], color=BAND, linewidth=0)
+            axis.plot(twin["step"], twin[line], color=TWIN_GREY, linewidth=1)
+            axis.plot(run["step"], run[line], color=ORANGE, linewidth=1.8, clip_on=False, zorder=3)
             if dashed:
-                axis.plot(run["step"], run[dashed], color="#0072b2", linestyle="--", linewidth=1.2)
-            axis.plot(run["step"], run[line], color="#d55e00", linewidth=1.8, marker="." if len(run) < 3 else None)
+                axis.plot(run["step"], run[dashed], color=BLUE, linestyle="--", linewidth=1.2, clip_on=False, zorder=4)
             if linear:
                 axis.set_yscale("symlog", linthresh=linear)
-                axis.set_ylim(0, max(10, 2 * run[line].max()))
+                axis.set_ylim(0, 20)
                 axis.set_yticks([0, 1e-6, 1e-3, 1])
             elif line != "entropy":
                 axis.set_ylim(bottom=min(0, run[line].min()))
+            axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             axis.tick_params(labelsize=7, length=2)
             axis.spines[["top", "right"]].set_visible(False)
             if axis in axes[0]:
                 axis.set_title(title, fontsize=8)
-        row[0].set_ylabel(fault.replace("_", "_\n"), fontsize=8, rotation=0, ha="right", va="center")
+        name = textwrap.fill(fault.replace("_", "_ "), 15).replace("_ ", "_")
+        row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center")
     for axis in axes[-1]:
         axis.set_xlabel("rollout step", fontsize=7)
     return figure
@@ -108,8 +119,9 @@ def draw(curves: pd.DataFrame, faults: list[str]) -> Figure:
 def last_steps(curves: pd.DataFrame, faults: list[str]) -> str:
     """Return the page's table: each fault's numbers at its last rollout step, below the healthy runs' range."""
     columns = [column for column in curves.columns if column not in {"kind", "case", "step"}]
-    ends = curves.sort_values("step").groupby("case").nth(-1).set_index("case")
-    healthy = ends[ends["kind"] == HEALTHY]
+    ends = curves.groupby("case").nth(-1).set_index("case")
+    healthy = healthy_runs(curves)
+    healthy = healthy[healthy["step"] == healthy["step"].max()]
     rows = [["fault, at its last step", "step", *(f"`{column}`" for column in columns)]]
     rows += [["---"] * len(rows[0])]
     rows += [["healthy, least to greatest", f"{healthy['step'].max()}"]]
@@ -124,6 +136,15 @@ def shown(number: float) -> str:
     return "–" if pd.isna(number) else f"{number:.2g}"
 
 
+def palette() -> Image.Image:
+    """Return the colours of a sheet, each also half and a quarter as strong: smooth edges, small files."""
+    strong = np.array([to_rgb(colour) for colour in ("black", ORANGE, BLUE, TWIN_GREY, BAND)])
+    colours = np.vstack([np.ones((1, 3)), *(1 - share * (1 - strong) for share in (1, 0.5, 0.25))])
+    image = Image.new("P", (1, 1))
+    image.putpalette((255 * colours).round().astype(int).ravel().tolist())
+    return image
+
+
 def seen(faults: list[str]) -> str:
     """Return what a picture was drawn from: a hash of curves.csv, and its faults."""
     return " ".join([hashlib.sha256(CURVES.read_bytes()).hexdigest()[:16], *faults])
@@ -131,7 +152,7 @@ def seen(faults: list[str]) -> str:
 
 def main() -> None:
     if sys.argv[1:]:
-        CURVES.write_text(read(sys.argv[1]).to_csv(index=False, float_format="%.4g"))
+        CURVES.write_text(read(sys.argv[1]).to_csv(index=False, float_format="%.3g"))
     curves = pd.read_csv(CURVES)
     for name, faults in sections().items():
         canvas = FigureCanvasAgg(draw(curves, faults))
@@ -140,7 +161,9 @@ def main() -> None:
         picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
         notes = PngInfo()
         notes.add_text("seen", seen(faults))
-        picture.quantize(32, dither=Image.Dither.NONE).save(HERE / f"{name}.png", optimize=True, pnginfo=notes)
+        picture.quantize(palette=palette(), dither=Image.Dither.NONE).save(
+            HERE / f"{name}.png", optimize=True, pnginfo=notes
+        )
     everything = [fault for faults in sections().values() for fault in faults]
     PAGE.write_text(LAST.sub(lambda _: last_steps(curves, everything), PAGE.read_text(), count=1))
 
