@@ -98,12 +98,14 @@ BENCH_conformance = rm -rf .venv-bench/trl_vectors && \
   $(BIN)/grpolab conformance .venv-bench/trl_vectors
 BENCH_loss = $(BIN)/python benchmarks/loss_cost.py
 BENCH_doctor = $(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
+# The runs, curves and pictures of docs/healthy_or_sick.md.
+BENCH_pictures = $(BIN)/python benchmarks/doctor_check.py --pictures $(if $(JOBS),--jobs $(JOBS)); $(BIN)/python docs/curves/pictures.py results
 BENCH_self-check = $(BIN)/python benchmarks/self_check.py
 BENCH_scale = $(BIN)/python benchmarks/simulate_scale.py
 BENCH_memory = $(BIN)/python benchmarks/memory.py
 BENCH_gpu = $(BIN)/python benchmarks/gpu_check.py --device $(or $(DEVICE),cuda)
 BENCH_many = $(BIN)/python benchmarks/many_runs.py $(if $(RUNS),--runs $(RUNS))
-bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|self-check|scale|many|memory|gpu
+bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|pictures|self-check|scale|many|memory|gpu
 	$(call choose,BENCH)
 
 gpu-check: # every path of a GPU, in ten minutes; DEVICE=cpu rehearses it

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -79,9 +79,7 @@ def _copy_warm_start(source: Path, target: Path) -> None:
 
 
 def _copy_run(source: Path, target: Path, cell: Cell) -> None:
-    _link(
-        source, target, but=(SETTINGS, *OF_A_RUN)
-    )  # a link changes the times of its file, in all folders that have it
+    _link(source, target, but=(SETTINGS, *OF_A_RUN))  # not those: a link changes the times of all that share it
     noise, lines = random.Random(target.name), list[bytes]()
     of_seed = noise.gauss(0, 0.02)
     for text in (source / JOURNAL).read_bytes().splitlines(keepends=True):
@@ -128,44 +126,46 @@ def cost(*command: str | Path) -> Cost:
 def commands(study: Path, results: Path, seeds: int) -> dict[str, list[str | Path]]:
     """Return the commands that are timed, by what the table calls them, in their order."""
     at: list[str | Path] = ["--results", results]
+    sweep: list[str | Path] = ["sweep", study, f"machine.results={results}", "--seeds", str(seeds)]
     return {
         "status": ["status", study, *at],
         "report --brief": ["report", study, "--brief", *at],
+        "untracked sweep": [*sweep, "machine.tracking_uri=null"],
         "track sync": ["track", "sync", study, *at],
-        "sweep": ["sweep", study, f"machine.results={results}", "--seeds", str(seeds)],
+        "sweep": sweep,
         "report": ["report", study, *at],
     }
 
 
-def measure(study: Path, results: Path, templates: Plan, runs: int, say: Callable[[str], object] = print) -> None:
-    """Make so many runs, time each command at each stage, and say it as rows of a table."""
-    seeds = runs // CELLS
-    add_runs(plan_of(study, results, seeds), templates)
-    found = dict[str, list[Cost]]()
-    for stage in range(3):
-        if stage == 2:
-            seeds += 1
-            add_runs(plan_of(study, results, seeds), templates)
+def measure(study: Path, results: Path, templates: Plan, runs: int, chosen: Sequence[str]) -> None:
+    """Make so many runs and time each command at each stage; print a row of the table as it is measured."""
+    for stage, seeds in (("first", runs // CELLS), ("again", runs // CELLS), ("ten runs more", runs // CELLS + 1)):
+        add_runs(plan_of(study, results, seeds), templates)
+        print(f"| {runs:,} | {stage} |", end="", flush=True)
         for name, command in commands(study, results, seeds).items():
-            found.setdefault(name, []).append(cost(*command))
-    for name, costs in found.items():
-        say(f"| {runs:,} | {name} | " + " | ".join(f"{wall:.1f} ({cpu:.1f})" for wall, cpu in costs) + " |")
+            if name in chosen:
+                wall, cpu = cost(*command)
+                print(f" {wall:.1f} ({cpu:.1f}) |", end="", flush=True)
+        print()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, copy, measure and print."""
+    names = list(commands(Path(), Path(), 0))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, nargs="+", default=[100, 1000], metavar="N", help="multiples of 10")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="COMMAND", help=", ".join(names))
     parser.add_argument("--folder", type=Path, help="where the results folders are made and deleted")
     options = parser.parse_args(arguments)
+    chosen = [name for name in names if name in options.only]
     with tempfile.TemporaryDirectory(prefix="many-runs-", dir=options.folder) as name:
         folder = Path(name)
         study, trained = folder / "many_runs.yaml", folder / "trained"
         study.write_text(STUDY)
         cost("sweep", study, f"machine.results={trained}", "machine.tracking_uri=null", "--seeds", "1")
-        print("| runs | command | first: s (CPU s) | again | ten runs more |\n| --- | --- | --- | --- | --- |")
+        print(f"| runs | stage: s (CPU s) | {' | '.join(chosen)} |\n{'| --- ' * (2 + len(chosen))}|", flush=True)
         for runs in options.runs:
-            measure(study, folder / f"results-{runs}", plan_of(study, trained, 1), runs)
+            measure(study, folder / f"results-{runs}", plan_of(study, trained, 1), runs, chosen)
     return 0
 
 

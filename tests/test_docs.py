@@ -12,15 +12,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
+from PIL import Image
 
 from grpolab import cli
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-sys.path.append(str(DOCS))
-build = importlib.import_module("build")
+sys.path += [str(DOCS), str(DOCS / "curves")]
+build, pictures = importlib.import_module("build"), importlib.import_module("pictures")
 
 PAGES = sorted(DOCS.glob("*.md"))
 IDS = [page.name for page in PAGES]
@@ -84,6 +86,22 @@ def test_expected_clip_fractions_are_the_doctors() -> None:
     with (ROOT / "src" / "grpolab" / "doctor" / "expected.csv").open() as file:
         all_runs = next(row for row in csv.DictReader(file) if row["level"] == "any")
     assert f"90% of {int(all_runs['runs']):,} healthy runs" in (DOCS / "healthy_or_sick.md").read_text()
+
+
+def test_each_fault_has_its_picture_and_the_page_has_the_numbers_of_its_curves() -> None:
+    """Else: `python docs/curves/pictures.py`."""
+    page, curves, sheets = pictures.PAGE.read_text(), pd.read_csv(pictures.CURVES), pictures.sections()
+    faults = [fault for of_sheet in sheets.values() for fault in of_sheet]
+    assert sorted(faults) == sorted(file.stem for file in (ROOT / "conf" / "fault").glob("*.yaml"))
+    assert pictures.last_steps(curves, faults) in page
+    assert (
+        f"of {curves[curves['kind'] == pictures.HEALTHY]['case'].nunique()} healthy runs of the same task and seed"
+        in page
+    )
+    for name, of_sheet in sheets.items():
+        picture = DOCS / "curves" / f"{name}.png"
+        assert Image.open(picture).text["seen"] == pictures.seen(of_sheet), "drawn from other curves or another table"
+    assert sum(file.stat().st_size for file in (DOCS / "curves").glob("*.png")) < 450_000
 
 
 def test_a_page_leads_to_copies_of_what_lies_outside_of_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
