@@ -385,8 +385,7 @@ def to_overrides(settings: Mapping[str, Any]) -> list[str]:
 
 def _to_hydra(value: Any) -> str:
     if isinstance(value, str | Path):
-        text = str(value)
-        return text if PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+        return text if PLAIN.fullmatch(text := str(value)) else json.dumps(text, ensure_ascii=False)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{_to_hydra(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
