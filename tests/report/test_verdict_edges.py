@@ -38,7 +38,7 @@ def decided(*asked):
 
 
 def test_ties_do_not_turn_a_difference_around():
-    ties = RNG.permutation(np.repeat([0.0, 1.0], [11, 9]))
+    ties = np.random.default_rng(0).permutation(np.repeat([0.0, 1.0], [11, 9]))
     (claim,) = decided(question(ties))
     assert (claim.verdict, claim.n, claim.p) == ("supported", 20, pytest.approx(2 / 2**9 / (7 / 16)))
     assert decided(question(-ties))[0].verdict == "opposite"
