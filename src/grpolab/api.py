@@ -228,8 +228,6 @@ def compare(study: LoadedStudy, of: str, minus: str | None = None, quantity: str
     """
     from grpolab.report.measures import at, difference, measure
 
-    pair_columns = ("study", "facet", "of", "minus", "quantity", "mean_of", "mean_minus")
-    effect_columns = ("difference", "low", "high", "p", "n")
     rows, arms = [], dict[str, None]()
     for part in study._with_runs:
         other = part.baseline if minus is None else minus
@@ -238,16 +236,17 @@ def compare(study: LoadedStudy, of: str, minus: str | None = None, quantity: str
             continue
         values = measure(part, quantity)
         for facet in part.facets:
-            effect = difference(part, values, facet, of, other)
-            if effect.n:
+            gap = difference(part, values, facet, of, other)
+            if gap.n:
                 means = {"mean_of": at(values, facet, of).mean(), "mean_minus": at(values, facet, other).mean()}
                 pair = {"study": part.name, "facet": facet, "of": of, "minus": other, "quantity": quantity}
-                numbers = dict(zip(effect_columns, effect, strict=False))  # without the standard deviation
+                numbers = {"difference": gap.effect, "low": gap.low, "high": gap.high, "p": gap.p, "n": gap.n}
                 rows.append({**pair, **means, **numbers, "paired": part.is_paired})
     for arm in (of, minus):
         if arm is not None and arm not in arms:
             raise RequestError(f"arm={arm} is no arm of study={study.name}{near_matches(arm, arms)}")
-    return pd.DataFrame(rows, columns=[*pair_columns, *effect_columns, "paired"])
+    columns = ["study", "facet", "of", "minus", "quantity", "mean_of", "mean_minus"]
+    return pd.DataFrame(rows, columns=[*columns, "difference", "low", "high", "p", "n", "paired"])
 
 
 def decide(study: LoadedStudy) -> pd.DataFrame:

@@ -170,10 +170,10 @@ def mean_interval(study: StudyRuns, metric: str, values_S: ArrayLike) -> Interva
 
 def at(values: pd.Series, facet: str, arm: str) -> pd.Series:
     """Return the values of one arm in one facet, by seed."""
-    index = values.index
-    places = (level.get_indexer([name])[0] for level, name in zip(index.levels, (facet, arm), strict=False))
-    here = np.logical_and(*(codes == place for codes, place in zip(index.codes, places, strict=False)))
-    return pd.Series(values.to_numpy()[here], index.get_level_values("seed")[here], name=values.name).sort_index()
+    (facets, arms, _), levels = values.index.codes, values.index.levels
+    is_of_arm = (facets == levels[0].get_indexer([facet])[0]) & (arms == levels[1].get_indexer([arm])[0])
+    seeds = values.index.get_level_values("seed")[is_of_arm]
+    return pd.Series(values.to_numpy()[is_of_arm], seeds, name=values.name).sort_index()
 
 
 def difference(study: StudyRuns, values: pd.Series, facet: str, arm: str, other: str) -> Difference:
