@@ -99,7 +99,7 @@ BENCH_conformance = rm -rf .venv-bench/trl_vectors && \
 BENCH_loss = $(BIN)/python benchmarks/loss_cost.py
 BENCH_doctor = $(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
 # The runs, curves and pictures of docs/healthy_or_sick.md: drawn too where a bound of the check is missed (exit code 1).
-BENCH_pictures = $(BIN)/python benchmarks/doctor_check.py --pictures $(if $(JOBS),--jobs $(JOBS)); $(BIN)/python docs/curves/pictures.py results
+BENCH_pictures = $(BIN)/python benchmarks/doctor_check.py --runs pictures $(if $(JOBS),--jobs $(JOBS)); $(BIN)/python docs/curves/pictures.py results
 BENCH_self-check = $(BIN)/python benchmarks/self_check.py
 BENCH_scale = $(BIN)/python benchmarks/simulate_scale.py
 BENCH_memory = $(BIN)/python benchmarks/memory.py

@@ -1,6 +1,6 @@
 """Check that the doctor names what was planted (`make bench WHAT=doctor`). README.md here says what is counted.
 
-    python benchmarks/doctor_check.py [--jobs N] [--quick] [--development] [--pictures] [--cases A,B] [--results FOLDER]
+    python benchmarks/doctor_check.py [--runs WHICH] [--cases A,B] [--jobs N] [--results FOLDER]
 
 Trains every fault of conf/fault/ and healthy controls on short runs, asks the doctor about each, and writes the
 confusion matrix to results/doctor/. Runs are kept by signature: a second call trains nothing. The exit code is 1 if a
@@ -29,11 +29,14 @@ NO_CAUSE = "(none)"
 
 STUDY = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 HEALTHY, TASKS = STUDY["factors"].values()
-# Thresholds of the doctor may be chosen on the first; it is scored on other seeds, and one more task.
-DEVELOPMENT = ("doctor_development", ["sorting", "addition"], [0, 1])
-SCORED = ("doctor_scored", list(TASKS), [18, 19])  # 10 to 17 have been looked at, and rules mended since
-QUICK = ("doctor_quick", ["sorting"], [10])
-PICTURES = ("doctor_pictures", ["filler_sorting"], [10])  # the one task whose answers may grow
+# Tasks and seeds of `--runs`. Thresholds of the doctor may be chosen on `development`; it is scored on other seeds, and
+# one more task. Seeds 10 to 17 have been looked at, and rules mended since.
+RUNS = {
+    "scored": (list(TASKS), [18, 19]),
+    "development": (["sorting", "addition"], [0, 1]),
+    "quick": (["sorting"], [10]),
+    "pictures": (["filler_sorting"], [10]),  # of docs/healthy_or_sick.md; the one task whose answers may grow
+}
 FAULTY = {file.stem: [f"fault={file.stem}"] for file in sorted((project_root() / "conf/fault").glob("*.yaml"))}
 FAULTY["plateau"] += ["rollout_steps=120"]  # only a long run shows that nothing rises
 
@@ -41,20 +44,17 @@ FAULTY["plateau"] += ["rollout_steps=120"]  # only a long run shows that nothing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, ask and print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int)
-    parser.add_argument("--quick", action="store_true", help="one seed and one task")
-    parser.add_argument("--development", action="store_true", help="the runs that thresholds are chosen on")
-    parser.add_argument("--pictures", action="store_true", help="the runs of docs/healthy_or_sick.md")
+    parser.add_argument("--runs", choices=RUNS, default="scored", help="tasks and seeds")
     parser.add_argument("--cases", help="these alone, healthy and faulty ones among them")
+    parser.add_argument("--jobs", type=int)
     parser.add_argument("--results", default="results")
     options = parser.parse_args(arguments)
     cases = HEALTHY | FAULTY
     if options.cases:
         cases = {name: cases[name] for name in options.cases.split(",")}
-    splits = {"quick": QUICK, "development": DEVELOPMENT, "pictures": PICTURES}
-    name, tasks, seeds = next((split for option, split in splits.items() if getattr(options, option)), SCORED)
+    name, (tasks, seeds) = f"doctor_{options.runs}", RUNS[options.runs]
     overrides = [*STUDY["overrides"], f"machine.results={options.results}"]
-    if options.pictures:
+    if options.runs == "pictures":
         cases.pop("long", None)  # it cannot be laid below runs of 12 steps
         overrides.append("diagnostics.kl_ref_every=1")
     changes = {

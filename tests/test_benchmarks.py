@@ -48,7 +48,7 @@ def test_loss_cost(capsys: pytest.CaptureFixture[str]) -> None:
 def test_doctor_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One fault and one healthy run, trained and told apart."""
     cases = "four_passes,aliased_old_policy"
-    assert doctor_check.main(["--quick", "--cases", cases, "--jobs", "1", "--results", str(tmp_path)]) == 0
+    assert doctor_check.main(["--runs", "quick", "--cases", cases, "--jobs", "1", "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "faulty: 1 of 1 right" in shown
     assert "healthy: 1 of 1 right" in shown

@@ -204,7 +204,7 @@ def test_rewards_that_are_planted() -> None:
 
 def test_the_doctor_is_scored_on_enough_runs_that_no_threshold_has_seen() -> None:
     check = runpy.run_path(str(project_root() / "benchmarks" / "doctor_check.py"))
-    (_, known_tasks, known_seeds), (_, tasks, seeds) = check["DEVELOPMENT"], check["SCORED"]
+    (known_tasks, known_seeds), (tasks, seeds) = check["RUNS"]["development"], check["RUNS"]["scored"]
     assert not set(known_seeds) & set(seeds)
     assert set(tasks) - set(known_tasks)
     assert len(check["FAULTY"]) * len(tasks) * len(seeds) >= 100
