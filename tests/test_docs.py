@@ -85,7 +85,11 @@ def test_expected_clip_fractions_are_the_doctors() -> None:
         assert f"| {clipped}{'%' * (clipped != '0')} | {runs.replace(',', '')} |" in table
     with (ROOT / "src" / "grpolab" / "doctor" / "expected.csv").open() as file:
         all_runs = next(row for row in csv.DictReader(file) if row["level"] == "any")
-    assert f"90% of {int(all_runs['runs']):,} healthy runs" in (DOCS / "healthy_or_sick.md").read_text()
+    page = (DOCS / "healthy_or_sick.md").read_text()
+    assert f"90% of {int(all_runs['runs']):,} healthy runs" in page
+    for name in ("entropy", "kl", "length"):
+        low, high = (f"{float(all_runs[f'{name}_{end}']):.2f}".removeprefix("0") for end in ("low", "high"))
+        assert f" {low} to {high} " in page
 
 
 def test_each_fault_has_its_picture_and_the_page_has_the_numbers_of_its_curves() -> None:
