@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -141,3 +142,11 @@ def test_markdown_as_latex() -> None:
     assert "arm & n & share" in kept
     assert "later" not in kept, "a column without any value"
     assert cited("DAPO, table 1 (2503.14476): .5") == "DAPO, table 1 \\cite{arxiv:2503.14476}: .5"
+
+
+def test_a_long_command_is_broken_where_a_shell_goes_on() -> None:
+    command = f"grpolab sweep clip_range --seeds {','.join(map(str, range(2000, 2040)))} machine.tracking_uri=null"
+    shown = markdown(f"```\n{command}\n```").split("\n")[1:-1]
+    assert max(map(len, shown)) <= 76
+    again = subprocess.run(["sh", "-c", "echo " + "\n".join(shown)], capture_output=True, text=True, check=True)
+    assert again.stdout == f"{command}\n"

@@ -62,8 +62,14 @@ def markdown(text: str) -> str:
             elif line.startswith("#"):
                 lines.append(f"\\subsubsection*{{{latex(line.lstrip('# '))}}}")
             else:
-                lines.append(line if is_code else latex(line))
+                lines.append(_short_lines(line) if is_code else latex(line))
     return "\n".join(lines)
+
+
+def _short_lines(command: str) -> str:
+    """Break a long command at blanks and behind commas, where a shell goes on; one with quotes stays as it is."""
+    is_plain = not {"'", '"'} & {*command}
+    return re.sub(r"(.{40,74}[ ,])(?=\S)", r"\1\\\n", command) if is_plain and len(command) > 76 else command
 
 
 def table(frame: pd.DataFrame, caption: str) -> str:
