@@ -53,7 +53,10 @@ def trl(text: str = "", n: int = 60, **metrics: Any) -> Evidence:
 
 @pytest.mark.parametrize(
     ("plans", "kernels"),
-    [(["importance_weights", "random_reward"], ["policy_gradient_masked"]), pytest.param(["*"], KERNELS, marks=pytest.mark.slow)],
+    [
+        (["importance_weights", "random_reward"], ["policy_gradient_masked"]),
+        pytest.param(["*"], KERNELS, marks=pytest.mark.slow),
+    ],
 )
 def test_the_committed_table_is_the_one_that_the_committed_runs_make(tmp_path: Path, plans: Any, kernels: Any) -> None:
     """Whole, or of the one study that has a kernel, and the one with other rewards."""

@@ -142,8 +142,7 @@ def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_
     arms = TWO_ARMS | {"regime": ["stressed"]}
     words = {"tested": "Without clipping, it ends lower.", "also": ["clip_tuned.H6"]}
     plain, said = (
-        write_study(tmp_path / n, factors=arms, hypotheses=[claim | of], seeds=5)
-        for n, of in (("a", {}), ("b", words))
+        write_study(tmp_path / n, factors=arms, hypotheses=[claim | of], seeds=5) for n, of in (("a", {}), ("b", words))
     )
     write_study(tmp_path / "b", "clip_tuned", arms, seeds=5)
     whole_of(said, "both", ["clip_range", "clip_tuned"])
