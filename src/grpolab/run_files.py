@@ -139,7 +139,7 @@ def find_misfit(value: Any, shape: Shape, where: str) -> str:
             return ""
         wrong = f"{subject} is {value!r:.60}"
         return next((misfit for misfit in misfits if misfit != wrong), wrong)
-    kind = shape if isinstance(shape, type) else list if isinstance(shape, list) else dict
+    kind: Any = shape if isinstance(shape, type) else list if isinstance(shape, list) else dict
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         return f"{subject} is {value!r:.60}"  # made here alone: it takes long of a whole plan
     if isinstance(shape, type):

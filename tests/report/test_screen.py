@@ -171,6 +171,11 @@ def test_a_committed_screen_is_what_this_program_computes(name):
     assert kept["text"] == text
 
 
+def test_every_committed_screen_is_of_the_committed_outcome():
+    screens = (COMMITTED.reference / "screens").glob("*.json")
+    assert {json.loads(file.read_text())["state"] for file in screens} == {screen.committed_state(COMMITTED)}
+
+
 def test_a_committed_screen_is_read_until_a_run_of_the_study_is_here(results, loads):
     export.export_reference(results, "clip_range")
     said = screen.screen(results, "clip_range")
