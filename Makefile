@@ -66,7 +66,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist 
 test: $(READY) ## the tests, on all cores (ten to fifteen minutes on two)
 	$(PYTEST) -m 'not slow and not optional'
 
-test-slow: $(READY) ## the tests that take longer (minutes; CI leaves them out)
+test-slow: $(READY) ## the tests that take longer, to run after an export too (minutes; CI leaves them out)
 	$(PYTEST) -m 'slow and not optional'
 
 # `$(call choose,GROUP)` runs GROUP_<WHAT>, or lists the words that WHAT may be.

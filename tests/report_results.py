@@ -57,7 +57,7 @@ def write_study(
         **{"format": 1, "study": name, "question": "Does the report say what the journals say?", "results_version": 1},
         **{"created": "2026-01-01T00:00:00", "commit": "c0ffee", "includes": [], "factors": factors, "placebo": []},
         **{"compare": compare, "baseline": factors[compare][0], "primary_metric": "eval/accuracy_expected"},
-        **{"hypotheses": HYPOTHESES if compare == "clip" else [], "figures": ["F1", "F2"]},
+        **{"hypotheses": HYPOTHESES if compare == "clip" else [], "figures": []},
         "stability": {"score_tail": 0.1},  # of the few evaluations here the last one
         **{"seeds": list(seeds), "cells": cells},
     }

@@ -163,15 +163,19 @@ def test_a_clip_that_cannot_bind_is_known() -> None:
 # --- What settings name: its content counts, and not its name ---------------------------------------------------------
 
 
-def test_the_committed_runs_keep_their_signatures() -> None:
+PLANS = sorted((project_root() / "results" / "reference" / "plans").glob("*.json"))
+SMALL = [file for file in PLANS if file.stat().st_size < 20_000]
+
+
+@pytest.mark.parametrize("files", [SMALL, pytest.param(PLANS, marks=pytest.mark.slow)], ids=["small", "all"])
+def test_the_committed_runs_keep_their_signatures(files: list[Path]) -> None:
     """Every study of the committed outcome, made anew from experiments/: not one of its runs has another name.
 
     A local model's files and reasoning-gym's version are part of a signature: where they are not there
     (`make extras`), there is nothing to compare.
     """
     composer = Composer()
-    for file in sorted((project_root() / "results" / "reference" / "plans").glob("*.json")):
-        plan = read_plan(file)
+    for plan in map(read_plan, files):
         if plan["cells"]:
             study = load(plan["study"])
             assert isinstance(study, Study)

@@ -134,19 +134,19 @@ def check_shape(record: Record, shape: Shape, path: Path) -> Record:
 def find_misfit(value: Any, shape: Shape, where: str) -> str:
     """Say which part of a value does not have the shape, as in `its seeds.3 is 'x'`; '' if all of it has."""
     subject = f"its {where}" if where else "it"
-    wrong = f"{subject} is {value!r:.60}"
     if isinstance(shape, tuple):
-        misfits = [find_misfit(value, alternative, where) for alternative in shape]
-        return "" if "" in misfits else next((misfit for misfit in misfits if misfit != wrong), wrong)
+        if "" in (misfits := [find_misfit(value, alternative, where) for alternative in shape]):
+            return ""
+        wrong = f"{subject} is {value!r:.60}"
+        return next((misfit for misfit in misfits if misfit != wrong), wrong)
+    kind: Any = shape if isinstance(shape, type) else list if isinstance(shape, list) else dict
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        return f"{subject} is {value!r:.60}"  # made here alone: it takes long of a whole plan
     if isinstance(shape, type):
-        return "" if isinstance(value, shape) and (shape is not int or not isinstance(value, bool)) else wrong
+        return ""
     parts: dict[str, tuple[Any, Shape]]
     if isinstance(shape, list):
-        if not isinstance(value, list):
-            return wrong
         parts = {str(number): (item, shape[0]) for number, item in enumerate(value)}
-    elif not isinstance(value, dict):
-        return wrong
     elif EACH in shape:
         parts = {name: (item, shape[EACH]) for name, item in value.items()}
     else:

@@ -49,10 +49,19 @@ def trl(text: str = "", n: int = 60, **metrics: Any) -> Evidence:
 # --- where a run lies ------------------------------------------------------------------------------------------------
 
 
-def test_the_committed_table_is_the_one_that_the_committed_runs_make() -> None:
-    made = io.StringIO(make_table(Results(ROOT / "results")).to_csv(index=False, float_format="%.4g"))
-    committed = pd.read_csv(ROOT / "src/grpolab/doctor/expected.csv")
-    pd.testing.assert_frame_equal(pd.read_csv(made), committed, rtol=1e-3)
+# Of one study that alone has a kernel, and one with other rewards; or whole.
+PART = ["importance_weights", "random_reward"], "kernel == 'policy_gradient_masked'"
+
+
+@pytest.mark.parametrize(("plans", "rows"), [PART, pytest.param(["*"], "index >= 0", marks=pytest.mark.slow)])
+def test_the_committed_table_is_the_one_that_the_committed_runs_make(tmp_path: Path, plans: Any, rows: str) -> None:
+    (tmp_path / "reference" / "plans").mkdir(parents=True)
+    for name in ("*.parquet", *(f"plans/{plan}.json" for plan in plans)):
+        for file in (ROOT / "results" / "reference").glob(name):
+            (tmp_path / file.relative_to(ROOT / "results")).symlink_to(file)
+    made = io.StringIO(make_table(Results(tmp_path)).to_csv(index=False, float_format="%.4g"))
+    tables = (pd.read_csv(file).query(rows) for file in (made, ROOT / "src/grpolab/doctor/expected.csv"))
+    pd.testing.assert_frame_equal(*(of.reset_index(drop=True) for of in tables), rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -109,12 +109,7 @@ actor_infer: {generating_args: {temperature: 0.8, top_p: 0.9, max_new_tokens: "$
 
 def test_roll_counts_prompts_and_its_agentic_pipeline_answers(tmp_path: Path) -> None:
     of_rlvr = "num_return_sequences_in_group: 6\nresponse_length: 700\nwhiten_advantages: true\n"
-    rlvr = read_file(
-        tmp_path,
-        "roll",
-        "a.yaml",
-        ROLL + of_rlvr,
-    )
+    rlvr = read_file(tmp_path, "roll", "a.yaml", ROLL + of_rlvr)
     assert not differences(
         rlvr, prompts_per_step=48, num_generations=6, num_iterations=2, max_completion_length=700, temperature=0.8,
         beta=0.003, epsilon=0.1, epsilon_high=0.25, aggregation="token_mean_minibatch", whiten_advantages="bessel",

@@ -242,14 +242,8 @@ def test_minibatches_that_do_not_divide_are_said(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("framework", "text"),
     [
-        (
-            "TRL",
-            "start\nGRPOConfig(\n    beta=0.0,\n    num_generations=4,\n    num_iterations=2,\n)\n{'loss': 0.1}\n",
-        ),
-        (
-            "verl",
-            "start\n{'actor_rollout_ref': {'rollout': {'n': 4}},\n 'data': {'train_batch_size': 8}}\nstep:1\n",
-        ),
+        ("TRL", "start\nGRPOConfig(\n    beta=0.0,\n    num_generations=4,\n    num_iterations=2,\n)\n{'loss': 0.1}\n"),
+        ("verl", "start\n{'actor_rollout_ref': {'rollout': {'n': 4}},\n 'data': {'train_batch_size': 8}}\nstep:1\n"),
     ],
 )
 def test_a_console_log_has_the_config_that_the_run_printed(

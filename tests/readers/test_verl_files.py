@@ -150,10 +150,7 @@ def test_keys_of_today_and_of_before_are_carried(overrides: str, ours: dict[str,
 
 SAID = [
     (".clip_ratio_hig=0.28", "clip_ratio_hig=0.28 (did you mean actor_rollout_ref.actor.clip_ratio_high or"),
-    (
-        "actor_rollout_ref.rollout.temprature=1",
-        "temprature=1 (did you mean actor_rollout_ref.rollout.temperature",
-    ),
+    ("actor_rollout_ref.rollout.temprature=1", "temprature=1 (did you mean actor_rollout_ref.rollout.temperature"),
     ("+algorithm.old_switch=False data.some_key=1", "algorithm.old_switch"),
     ("actor_rollout_ref.rollout.n_agent=4", "n_agent=4 is Search-R1's key: a group has that times rollout.n=8"),
     ("data.n_samples=$N", "data.n_samples=$N, PRIME's key: the file alone does not say the group"),
@@ -229,12 +226,7 @@ def test_each_key_has_a_kind() -> None:
         "azr.x": 1,
     }  # fmt: skip
     kinds = {name: kind_of(name, Given(options)) for name in options}
-    assert [*kinds.values()] == [
-        *["carried"] * 5,
-        *["not carried"] * 2,
-        *["no effect"] * 2,
-        *["unknown"] * 2,
-    ]
+    assert [*kinds.values()] == [*["carried"] * 5, *["not carried"] * 2, *["no effect"] * 2, *["unknown"] * 2]
 
 
 def test_what_needs_special_hardware_is_told_and_the_plain_branch_carried(tmp_path: Path) -> None:

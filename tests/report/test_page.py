@@ -35,7 +35,7 @@ TWO_ARMS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("results")
-    results = write_study(root, placebo=[["symmetric", "clip_higher"]])
+    results = write_study(root, placebo=[["symmetric", "clip_higher"]], figures=["F1", "F2"])
     write_study(root, "num_iterations", {"mu": ["1", "2", "4"], "task": ["addition"]}, baseline="4", figures=["F18"])
     whole_of(results, "both", ["clip_range", "num_iterations"])
     return results
@@ -101,7 +101,8 @@ def test_the_committed_report_begins_with_the_findings(tmp_path):
     seeds = {"clip_range": [7, 8], "num_iterations": [0]}
     figures = ["F2", "F27"]
     results = write_study(tmp_path, factors=TWO_ARMS, seeds=seeds["clip_range"], title="Clip", figures=figures)
-    write_study(tmp_path, "num_iterations", {"mu": ["1", "4"], "task": ["addition"]}, seeds=seeds["num_iterations"])
+    mu = {"mu": ["1", "4"], "task": ["addition"]}
+    write_study(tmp_path, "num_iterations", mu, seeds=seeds["num_iterations"], figures=["F1"])
     whole_of(results, REFERENCE_STUDY, ["num_iterations"], shown=["num_iterations.F1"])
     without = page.write(results, REFERENCE_STUDY).read_text()
     assert "practitioners" not in without
@@ -141,8 +142,7 @@ def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_
     arms = TWO_ARMS | {"regime": ["stressed"]}
     words = {"tested": "Without clipping, it ends lower.", "also": ["clip_tuned.H6"]}
     plain, said = (
-        write_study(tmp_path / n, factors=arms, hypotheses=[claim | of], seeds=5, figures=[])
-        for n, of in (("a", {}), ("b", words))
+        write_study(tmp_path / n, factors=arms, hypotheses=[claim | of], seeds=5) for n, of in (("a", {}), ("b", words))
     )
     write_study(tmp_path / "b", "clip_tuned", arms, seeds=5)
     whole_of(said, "both", ["clip_range", "clip_tuned"])
@@ -182,9 +182,9 @@ def test_provenance_says_how_to_make_it_again(whole, tmp_path):
     assert "trained from 2023-11-14 22:13 to 2023-11-14 22:13 UTC" in text
     assert "- seeds: clip_range 0, 1, 2; num_iterations 0, 1, 2" in text
     assert "```\ngit checkout c0ffee\ngrpolab sweep both --seeds 3\ngrpolab report both\n```" in text
-    other = write_study(tmp_path, factors=TWO_ARMS, seeds=1, figures=[])
+    other = write_study(tmp_path, factors=TWO_ARMS, seeds=1)
     mu = {"mu": ["1", "2"], "task": ["addition"]}
-    write_study(tmp_path, "num_iterations", mu, seeds=2, baseline="1", figures=[])
+    write_study(tmp_path, "num_iterations", mu, seeds=2, baseline="1")
     path = next(other.runs.iterdir()) / "provenance.json"
     path.write_text(path.read_text().replace("c0ffee", "decaf"))
     whole_of(other, "both", ["clip_range", "num_iterations"])
@@ -239,7 +239,7 @@ def weaken(results, arm, regime, to):
 
 def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("grpolab.run.tracking.synchronise", lambda *_: None)  # another's tests
-    results = write_study(tmp_path, factors=TWO_ARMS | {"regime": ["healthy", "stressed"]}, figures=[])
+    results = write_study(tmp_path, factors=TWO_ARMS | {"regime": ["healthy", "stressed"]})
     whole_of(results, "both", ["clip_range"])
     assert sentences.find_unmet(load(results, "clip_range")) == []
     text = page.write(results, "both").read_text()
@@ -341,7 +341,7 @@ def test_tables_come_as_csv_markdown_and_latex(results, tmp_path):
 
 
 def test_runs_that_are_absent_or_were_stopped_are_named_in_the_report(tmp_path):
-    results = write_study(tmp_path, factors=TWO_ARMS, seeds=2)
+    results = write_study(tmp_path, factors=TWO_ARMS, seeds=2, figures=["F1"])
     first, *others = load(results, "clip_range")[-1].plan["cells"]
     (results.run(others[-1]["signature"]) / "outcome.json").unlink()
     write_run(results, first, outcome="stopped", last_step=6)

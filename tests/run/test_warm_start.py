@@ -165,7 +165,7 @@ def _flip(file: Path) -> None:
 def test_a_damaged_one_is_made_anew_and_that_is_said(
     results: Results, capsys: pytest.CaptureFixture[str], name: str, damage: Callable[[Path], Any]
 ) -> None:
-    settings = taught(rollout_steps=1)
+    settings = taught(rollout_steps=1, warm_start={"max_steps": 10})
     made = warm_start.ensure(settings, results)
     before = (made.folder / "policy.safetensors").read_bytes()
     damage(made.folder / name)
