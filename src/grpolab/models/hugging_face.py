@@ -32,9 +32,6 @@ from grpolab.vocabulary import DIVERGED
 FOLDERS = re.compile(r"(?<![^\s'\"=,\[(])~?(/[^\s/'\"]+)+/(?=[^\s/'\"])")
 NAMES_A_PLACE = {"path", "train_file", "evaluation_file", "dataset", "function"}  # keys of paths, by their last part
 
-# Settings by which the sampler is another policy than the one that learns (`RunSettings.other_sampler`).
-SAMPLER = "sampler_engine", "sampler_dtype", "sampler_noise", "sampler_refresh", "staleness", "top_k", "top_p", "min_p"
-
 
 def write_model(results: Results, run: Path, target: Path) -> None:
     """Write the policy that a run ended with into a new folder, which `from_pretrained` loads.
@@ -130,7 +127,8 @@ def model_card(settings: Resolved, signature: str, outcome: Record) -> str:
     text = yaml.safe_dump(named, sort_keys=False, allow_unicode=True, width=10**6).rstrip()
     fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", text)), 0)
     diverged = outcome["outcome"] == DIVERGED
-    sampler = ", ".join(f"`{key}={named[key]}`" for key in SAMPLER if settings.other_sampler and named.get(key))
+    keys = filter(re.compile("sampler_(engine|dtype|noise|refresh)|staleness|top_[kp]|min_p").fullmatch, named)
+    sampler = ", ".join(f"`{key}={named[key]}`" for key in keys if settings.other_sampler and named[key])
     lines = [
         *("---", *front, "---", "", f"# {base or 'A tiny Llama'}, trained by GRPO on {settings.task.name}", ""),
         f"The final weights of run `{signature}` of GRPO Lab (`policy_sha256` {outcome.get('policy_sha256')}), which"

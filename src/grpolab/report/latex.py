@@ -59,17 +59,13 @@ def markdown(text: str) -> str:
             if line.startswith("```"):
                 is_code = not is_code
                 lines.append(f"\\{'begin' if is_code else 'end'}{{verbatim}}")
-            elif line.startswith("#"):
-                lines.append(f"\\subsubsection*{{{latex(line.lstrip('# '))}}}")
+            elif is_code:  # a shell goes on behind a backslash, so a long command is broken at blanks and commas
+                is_plain = len(line) > 76 and not {"'", '"'} & {*line}
+                lines.append(re.sub(r"(.{40,74}[ ,])(?=\S)", r"\1\\\n", line) if is_plain else line)
             else:
-                lines.append(_short_lines(line) if is_code else latex(line))
+                heading = line.startswith("#")
+                lines.append(f"\\subsubsection*{{{latex(line.lstrip('# '))}}}" if heading else latex(line))
     return "\n".join(lines)
-
-
-def _short_lines(command: str) -> str:
-    """Break a long command at blanks and behind commas, where a shell goes on; one with quotes stays as it is."""
-    is_plain = not {"'", '"'} & {*command}
-    return re.sub(r"(.{40,74}[ ,])(?=\S)", r"\1\\\n", command) if is_plain and len(command) > 76 else command
 
 
 def table(frame: pd.DataFrame, caption: str) -> str:
