@@ -107,10 +107,10 @@ def test_a_card_says_which_other_policy_sampled() -> None:
 
     said = "\nThey learnt from completions that another policy sampled: "
     assert said not in card() + card(sampler_dtype="float32")
-    assert f"{said}`sampler_dtype=int8`, `sampler_noise=0.1`, `top_k=5`." in card(
+    assert f"{said}`top_k=5`, `sampler_dtype=int8`, `sampler_noise=0.1`." in card(
         sampler_dtype="int8", sampler_noise=0.1, top_k=5
     )
-    assert f"{said}`sampler_engine=continuous`, `staleness=1`." in card(sampler_engine="continuous", staleness=1)
+    assert f"{said}`staleness=1`, `sampler_engine=continuous`." in card(sampler_engine="continuous", staleness=1)
 
 
 def test_a_run_that_diverged_is_written_if_its_last_weights_are_finite(tmp_path: Path) -> None:
