@@ -272,7 +272,9 @@ def test_every_caption_says_what_was_registered_before_its_runs(tmp_path, monkey
     assert json.loads(manifest.read_text())["caption"].endswith(" Exploratory.")
     monkeypatch.setattr(questions, "label_of", lambda *_: (CONFIRMATORY, ""))
     text = page.write(results, "clip_range").read_text()
-    assert re.findall(r"^\*\*F1\.\*\* .* Confirmatory: H6; the rest is exploratory\. ", text, re.MULTILINE)
+    assert re.findall(
+        r"^\*\*F1\.\*\* .* Registered verdicts: H6; all else that it shows is exploratory\. ", text, re.MULTILINE
+    )
 
 
 def test_zero_clip_sentences_are_computed(tmp_path):

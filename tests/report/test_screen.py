@@ -176,7 +176,7 @@ def test_every_committed_screen_is_of_the_committed_outcome():
     assert {json.loads(file.read_text())["state"] for file in screens} == {screen.committed_state(COMMITTED)}
 
 
-def test_a_committed_screen_is_read_until_a_run_of_the_study_is_here(results, loads):
+def test_a_committed_screen_is_read_until_a_run_of_the_study_is_here(results, loads, monkeypatch):
     export.export_reference(results, "clip_range")
     said = screen.screen(results, "clip_range")
     screen.write_committed(results)
@@ -184,6 +184,13 @@ def test_a_committed_screen_is_read_until_a_run_of_the_study_is_here(results, lo
     results.plan("clip_range").rename(results.root / "plan.json")
     runs = results.runs.rename(results.root / "elsewhere")
     assert screen.screen(results, "clip_range") == said
+    assert loads == []
+    change(results.reference / "screens" / "clip_range.json", registered={"0" * 40: "of another registry"})
+    screen.screen(results, "clip_range")
+    assert loads == ["clip_range"], "git has the registry, and another one at that commit"
+    monkeypatch.setattr(screen, "git", lambda *words: None)
+    loads.clear()
+    assert screen.screen(results, "clip_range") == said, "an installed package cannot ask git"
     assert loads == []
     one = next(runs.iterdir())
     results.runs.mkdir()

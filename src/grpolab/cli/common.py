@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import yaml
@@ -132,6 +133,12 @@ def machine_defaults() -> dict[str, str]:
     """Read `machine` of conf/run.yaml, without Hydra."""
     machine: dict[str, str] = yaml.safe_load(find_file("conf", "run.yaml").read_text())["machine"]
     return machine
+
+
+def require(package: str) -> None:
+    """Raise ModuleNotFoundError, which `main` answers with the extra to install, if a package is missing."""
+    if find_spec(package) is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def tracking_uri(results: Results, uri: str | None) -> str:

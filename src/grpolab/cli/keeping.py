@@ -15,6 +15,7 @@ from grpolab.cli.common import (
     command,
     flag,
     option,
+    require,
     results_of,
     say_failure,
     say_files,
@@ -109,6 +110,7 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     """Return the results, the URI of their store, and the studies to track. Raises RequestError."""
     from grpolab.studies.status import planned_cells
 
+    require("mlflow")
     results = results_of(arguments)
     uri = tracking_uri(results, arguments.uri)
     if not arguments.study:

@@ -26,6 +26,7 @@ from grpolab.cli.common import (
     machine_defaults,
     number_between,
     option,
+    require,
     results_of,
     say_files,
     say_result,
@@ -34,7 +35,7 @@ from grpolab.cli.common import (
 from grpolab.errors import RequestError
 from grpolab.framework_names import LOG_NAMES
 from grpolab.paths import REPORT_FILES, Results, write_text_atomic
-from grpolab.study_names import planned_name
+from grpolab.study_names import available, planned_name
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, LOOKS
 
@@ -110,6 +111,9 @@ def report(arguments: argparse.Namespace) -> None:
     if len(arguments.study) > 1:
         raise RequestError(f"STUDY={' '.join(arguments.study)}: one study, or --from with folders")
     results = results_of(arguments)
+    for name in arguments.study:
+        if Path(name).is_dir() and name not in {*available(), *results.planned()}:
+            raise RequestError(f"STUDY={name} is a folder: `grpolab report --from trl {name}` reads logs of TRL in it")
     study = _study_of(next(iter(arguments.study), None), results)
     if arguments.brief:
         if arguments.json:
@@ -240,6 +244,7 @@ def ui(arguments: argparse.Namespace) -> None:
     """Open MLflow's pages, with a link to the study's charts."""
     from grpolab.studies import ui
 
+    require("mlflow")
     results = results_of(arguments)
     study = _study_of(arguments.study, results)
     ui.serve(results, tracking_uri(results, arguments.uri), study, arguments.port)

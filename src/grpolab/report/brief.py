@@ -49,7 +49,7 @@ def finding(study: StudyRuns, claims: Sequence[Claim], said: Sequence[str]) -> l
     """Return what a page says of one study: the verdicts of the hypotheses (`study.id`) of `said`, in their order."""
     asked = {f"{claim.study}.{claim.id}": claim for claim in claims if claim.study == study.name}
     chosen = [asked[name] for name in said if name in asked]
-    rest = [f"`{claim.id}` {claim.verdict}" for claim in asked.values() if claim.is_finding and claim not in chosen]
+    rest = [f"`{claim.id}` {claim.found}" for claim in asked.values() if claim.is_finding and claim not in chosen]
     others = [f"Not said here: {listing(rest, 30)} (`grpolab report {study.name} --brief`)."] if rest else []
     return [_sentence(claim, mixed=claim.label != CONFIRMATORY) for claim in chosen] + sentences(study) + others
 

@@ -136,7 +136,9 @@ def note_on_labels(study: StudyRuns, claims: Sequence[Claim]) -> str:
     if study.done.empty:
         return ""
     sure = dict.fromkeys(c.id for c in claims if c.study == study.name and c.is_finding and c.label == CONFIRMATORY)
-    return f"Confirmatory: {listing(list(sure))}; the rest is exploratory." if sure else "Exploratory."
+    if not sure:
+        return "Exploratory."
+    return f"Registered verdicts: {listing(list(sure))}; all else that it shows is exploratory."
 
 
 def _count_withdrawn(family: str, studies: Sequence[StudyRuns]) -> int:

@@ -146,7 +146,8 @@ def sentences(study: StudyRuns, least: int = LEAST) -> list[str]:
         if (n, "paired") in ahead
     ]
     margin = f"by {MARGIN_OF_GAIN:g} of what `{study.baseline}` gains"
-    return [f"Where a method is no better than `{study.baseline}`, papers see it ahead {margin}: {', '.join(said)}."]
+    where = f"Where a method is no better than `{study.baseline}`, papers with runs like these would see it ahead"
+    return [f"{where} {margin}: {', '.join(said)}."]
 
 
 _RATES = (

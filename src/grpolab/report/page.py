@@ -246,10 +246,10 @@ def _draw_one(study: str, figure: str, path: Path) -> Manifest:
 
 HOW_TO_READ = (
     "A verdict is `supported`, `opposite` (the reverse of what was asked), `negligible` (smaller than the margin) or"
-    " `inconclusive`. The margin is the smallest difference that matters, fixed before the runs: a number of points, or"
-    " a share of what the baseline gains. An item gives the accuracy of the first arm and of the second, at the end,"
-    " with the start of both; then their difference with the interval of the decision. A repetition asks again what an"
-    " earlier study had asked."
+    " `inconclusive`. The margin is the smallest difference that matters, fixed before the runs: a number of points,"
+    " or a share of what the baseline gains; some questions have none. An item gives the accuracy of the first arm"
+    " and of the second, at the end, with the start of both; then their difference with the interval of the decision."
+    " A repetition asks again what an earlier study had asked."
 )
 
 

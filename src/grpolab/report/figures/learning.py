@@ -164,7 +164,7 @@ START = ArmStyle(QUIET, "--", "None")  # of the warm start
 def draw_pass_at_k(study: StudyRuns) -> Drawing:
     """Share of held-out items with a right one among k completions, exact from an item's probability p (mean of
     1 - (1 - p)^k) or estimated without bias. Dashed: the warm start; the end is the mean of the late evaluations, as of
-    a score. Below: how much that is above it, paired by seed: training that only sharpens falls below 0.{crossings}
+    a score. Below: how much that is above it, paired by seed.{crossings}
     """
     names = {1: study.metric} | {k: f"eval/pass_at_{k}" for k in PASS_AT}
     if study.metric != EXACT_EVALUATION[0] or not any(name in study.evaluations for name in [*names.values()][1:]):
