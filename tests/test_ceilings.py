@@ -48,7 +48,7 @@ LONGEST_FILE = 450
 # Installed, and projects of one's own: 100 of source, 95 of tests.
 # Plugins: 245 of source, 190 of tests. JSON from every command and a paper's appendix: 560 of source, 310 of tests. The
 # API: 480 of source, 190 of tests. A site and a release that are checked: 220 of tests.
-ALL_SOURCE, ALL_TESTS, BENCHMARKS = 44_598, 33_375, 2_359
+ALL_SOURCE, ALL_TESTS, BENCHMARKS = 44_600, 33_376, 2_359
 # The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
 CORE_ROOMS = ("grpo/", "tasks/", "settings/", "run/", "sweep/")
 BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster")

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 
 from grpolab.cli.checking import warn
-from grpolab.cli.common import JSON, OK, RESULTS, STUDY, command, count, flag, option, results_of, say_result
+from grpolab.cli.common import JSON, OK, RESULTS, STUDY, command, count, flag, option, require, results_of, say_result
 from grpolab.errors import RequestError
 from grpolab.paths import project_root
 from grpolab.terminal import say
@@ -51,6 +51,7 @@ def train(arguments: argparse.Namespace) -> int:
     from grpolab.lint.study_rules import check_plans
     from grpolab.studies.command_line import cell_of, expand_multirun
 
+    require("torch")
     overrides, name = arguments.overrides, arguments.name
     with _output(arguments.json_lines):
         if arguments.multirun:
@@ -89,6 +90,7 @@ def sweep(arguments: argparse.Namespace) -> int:
         )
     if arguments.repeat and arguments.until_decided:
         raise RequestError("--repeat and --until-decided exclude each other: what is committed decides as it is")
+    require("torch")  # before workers start
     planned, looks = plans(arguments.study, arguments.overrides, arguments.seeds), None
     if arguments.until_decided:
         looks = Looks(planned, arguments.max_seeds)
