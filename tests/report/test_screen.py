@@ -188,7 +188,7 @@ def test_a_committed_screen_is_read_until_a_run_of_the_study_is_here(results, lo
     change(results.reference / "screens" / "clip_range.json", registered={"0" * 40: "of another registry"})
     screen.screen(results, "clip_range")
     assert loads == ["clip_range"], "git has the registry, and another one at that commit"
-    monkeypatch.setattr(screen, "git", lambda *words: None)
+    monkeypatch.setattr(labels, "git", lambda *words: None)
     loads.clear()
     assert screen.screen(results, "clip_range") == said, "an installed package cannot ask git"
     assert loads == []

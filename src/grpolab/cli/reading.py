@@ -111,10 +111,10 @@ def report(arguments: argparse.Namespace) -> None:
     if len(arguments.study) > 1:
         raise RequestError(f"STUDY={' '.join(arguments.study)}: one study, or --from with folders")
     results = results_of(arguments)
-    for name in arguments.study:
-        if Path(name).is_dir() and name not in {*available(), *results.planned()}:
-            raise RequestError(f"STUDY={name} is a folder: `grpolab report --from trl {name}` reads logs of TRL in it")
-    study = _study_of(next(iter(arguments.study), None), results)
+    asked = next(iter(arguments.study), None)
+    if asked and Path(asked).is_dir() and asked not in {*available(), *results.planned()}:
+        raise RequestError(f"STUDY={asked} is a folder: `grpolab report --from trl {asked}` reads logs of TRL in it")
+    study = _study_of(asked, results)
     if arguments.brief:
         if arguments.json:
             arguments.result = _claims(results, study)

@@ -127,8 +127,8 @@ def model_card(settings: Resolved, signature: str, outcome: Record) -> str:
     text = yaml.safe_dump(named, sort_keys=False, allow_unicode=True, width=10**6).rstrip()
     fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", text)), 0)
     diverged = outcome["outcome"] == DIVERGED
-    keys = filter(re.compile("sampler_(engine|dtype|noise|refresh)|staleness|top_[kp]|min_p").fullmatch, named)
-    sampler = ", ".join(f"`{key}={named[key]}`" for key in keys if settings.other_sampler and named[key])
+    sampler_keys = filter(re.compile("sampler_(engine|dtype|noise|refresh)|staleness|top_[kp]|min_p").fullmatch, named)
+    sampler = ", ".join(f"`{key}={named[key]}`" for key in sampler_keys if settings.other_sampler and named[key])
     lines = [
         *("---", *front, "---", "", f"# {base or 'A tiny Llama'}, trained by GRPO on {settings.task.name}", ""),
         f"The final weights of run `{signature}` of GRPO Lab (`policy_sha256` {outcome.get('policy_sha256')}), which"

@@ -60,11 +60,11 @@ def markdown(text: str) -> str:
                 is_code = not is_code
                 lines.append(f"\\{'begin' if is_code else 'end'}{{verbatim}}")
             elif is_code:  # a shell goes on behind a backslash, so a long command is broken at blanks and commas
-                is_plain = len(line) > 76 and not {"'", '"'} & {*line}
-                lines.append(re.sub(r"(.{40,74}[ ,])(?=\S)", r"\1\\\n", line) if is_plain else line)
+                is_broken = len(line) > 76 and not {"'", '"'} & {*line}
+                lines.append(re.sub(r"(.{40,74}[ ,])(?=\S)", r"\1\\\n", line) if is_broken else line)
             else:
-                heading = line.startswith("#")
-                lines.append(f"\\subsubsection*{{{latex(line.lstrip('# '))}}}" if heading else latex(line))
+                is_heading = line.startswith("#")
+                lines.append(f"\\subsubsection*{{{latex(line.lstrip('# '))}}}" if is_heading else latex(line))
     return "\n".join(lines)
 
 

@@ -54,3 +54,8 @@ def registry_at(commit: str) -> frozenset[str]:
         return frozenset()
     text = git(project_root(), "show", f"{commit}:{REGISTRY}")
     return frozenset(text.splitlines() if text else ())
+
+
+def has_history() -> bool:
+    """Return True if git has the registry; without it (an installed package) what was read in the repository stands."""
+    return git(project_root(), "ls-files", "--error-unmatch", REGISTRY) is not None

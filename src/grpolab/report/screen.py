@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpolab.known_runs import KnownRuns, content_sha256, program_sha256
-from grpolab.paths import Results, git, project_root, read_json, write_json_atomic
+from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.report.plans import find_elsewhere, plans_of
-from grpolab.report.registered import registry_at
-from grpolab.vocabulary import REGISTRY
+from grpolab.report.registered import has_history, registry_at
 
 if TYPE_CHECKING:
     from grpolab.report.load import StudyRuns
@@ -52,7 +51,7 @@ def _read(file: Path, state: str) -> str | None:
     """Return the screen that a file keeps, or None if it was computed from another state."""
     match read_json(file) or {}:
         case {"state": known, "registered": dict(lines), "text": str(text)}:
-            return text if known == state and (lines == _registered(lines) or not _has_history()) else None
+            return text if known == state and (lines == _registered(lines) or not has_history()) else None
     return None
 
 
@@ -130,11 +129,6 @@ def _registered(commits: Iterable[str]) -> dict[str, str]:
     """Return commit -> hash of the registry there; it is read each time, because git may gain or lose a commit."""
     lines = {commit: "\n".join(sorted(registry_at(commit))) for commit in commits}
     return {commit: hashlib.sha256(text.encode()).hexdigest() for commit, text in lines.items()}
-
-
-def _has_history() -> bool:
-    """Return whether git has the registry; without it (an installed package) what was read in the repository stands."""
-    return git(project_root(), "ls-files", "--error-unmatch", REGISTRY) is not None
 
 
 def _file(results: Results, name: str) -> Path:
