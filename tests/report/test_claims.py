@@ -151,6 +151,17 @@ def test_an_effect_says_accuracies_first_and_a_share_of_its_own_seeds_gain(study
     assert f"together {signed(together)} [" in claim.short, "points, weighted as it is decided"
 
 
+def test_arms_that_are_scored_at_different_parts_of_their_runs_say_so(study):
+    """A run with fewer evaluations has its last ones, and so its score, later."""
+    tail = {"stability": {"score_tail": 0.4}}
+    (claim,) = asking(study, {}, **tail)
+    assert "scored at" not in claim.short
+    frame = study.evaluations
+    left = frame[(frame["arm"] != "no_clip") | (frame["facet"] != "sorting") | (frame["rollout_step"] % 12 == 0)]
+    (claim,) = asking(dataclasses.replace(study, evaluations=left), {}, **tail)
+    assert claim.short.endswith("; scored at 100% of a run of `no_clip`, 88% of a run of `symmetric` on sorting")
+
+
 def test_no_share_is_said_of_a_gain_that_may_be_nothing_and_the_start_where_arms_share_it(study, monkeypatch):
     real, noise = measures.measure, np.random.default_rng(5).normal(0, 1, 200)
     made = {"start": lambda values: values * 0 + 0.25, "gain": lambda values: values * 0 + noise[: len(values)]}

@@ -20,6 +20,7 @@ from grpolab.report.statistics.tests import rank_trend
 from grpolab.report.text import count, estimate, listing, number, p_equals, signed, times
 
 SKEWED = 1.0
+LATER = 0.02  # of a run: two arms are scored at different parts of it
 SOME_TASKS = ("by itself on", "on no single task", "not shown on", "the other way on")  # in the words of a verdict
 SMALL = "smaller than the margin, and real"
 
@@ -154,9 +155,10 @@ def effect_in_words(question: Question, n: int, tasks: Sequence[TaskEffect], poo
     """Write the effect over n seeds twice: with the intervals of single tasks, and without.
 
     For one task that is `pooled`; for several, their mean and then each one, or each one first if tasks disagree. A
-    score begins with the accuracies, and ends with the share of the gain.
+    score begins with the accuracies, and ends with the share of the gain and, if they differ, where arms are scored.
     """
     ends, share = _ends(question, n), "" if disagree else _share_of_gain(question, n)
+    share += _where_scored(question, n) if ends else ""
     arms = f"{' -> '.join(f'`{arm}`' for arm in reversed(question.arms))}: " if len(question.arms) > 1 else ""
     texts = []
     for with_intervals in (True, False):
@@ -203,6 +205,20 @@ def _share_of_gain(question: Question, n: int) -> str:
     share = (question.differences(n).mean(axis=0) / gain_ST.mean(axis=0)).mean()
     whose = "the baseline" if question.baseline == question.arms[-1] else f"`{question.baseline}`"
     return f", {round(100 * share):+d}% of {whose}'s gain"
+
+
+def _where_scored(question: Question, n: int) -> str:
+    """Say at which share of its run each arm is scored, median over seeds, in tasks where two differ by 2% or more.
+
+    A score is of the last evaluations, so an arm with fewer of them over the same completions is scored later.
+    """
+    frame, texts = question.rollouts, list[str]()
+    for task, of_task in frame[frame["seed"].isin(question.seeds[:n])].groupby("task") if len(frame) else ():
+        at_A = of_task.groupby("arm")["scored"].median()
+        if at_A.max() - at_A.min() >= LATER:
+            place = f" on {task}" if len(question.tasks) > 1 else ""
+            texts.append(f"{listing([f'{share:.0%} of a run of `{arm}`' for arm, share in at_A.items()])}{place}")
+    return f"; scored at {'; '.join(texts)}" if texts else ""
 
 
 def rollouts_in_words(question: Question, n: int) -> str:

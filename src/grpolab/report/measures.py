@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from grpolab.errors import RequestError, near_matches
 from grpolab.meanings import METRICS
 from grpolab.quantities import QUANTITIES, SCORES, SHARES, Thresholds
-from grpolab.report.journals import column
+from grpolab.report.journals import column, final_score
 from grpolab.report.load import KEYS, StudyRuns
 from grpolab.report.stability import after_first_step, journal_quantities, largest_clip_share, score_quantities
 from grpolab.report.statistics import intervals
@@ -249,15 +249,19 @@ def completions_to_reach(completions_E: NDArray, scores_E: NDArray, goal: float)
 
 
 def reach(study: StudyRuns, goals: pd.Series) -> pd.DataFrame:
-    """Return for rows of `study.cells`, each with a goal, `completions_to_reach` it, and those of the `whole` run."""
-    curves = _curves(study)
+    """Return for rows of `study.cells`, each with a goal, `completions_to_reach` it, and those of the `whole` run.
+
+    `scored` is the share of the run at which the evaluations of its final score lie, in their mean.
+    """
+    curves, tail = _curves(study), study.thresholds.score_tail
     none = np.array([np.nan]), np.array([np.nan])
     numbers = [
-        (completions_to_reach(completions_E, scores_E, goal), completions_E[-1])
+        (completions_to_reach(completions_E, scores_E, goal), whole, final_score(completions_E, tail) / whole)
         for row, goal in goals.items()
         for completions_E, scores_E in [curves.get(row, none)]
+        for whole in [completions_E[-1]]
     ]
-    return pd.DataFrame(numbers, goals.index, columns=["completions", "whole"], dtype=np.float64)
+    return pd.DataFrame(numbers, goals.index, columns=["completions", "whole", "scored"], dtype=np.float64)
 
 
 @lru_cache(maxsize=32)
