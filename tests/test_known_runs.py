@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
-from report_results import write_study
+from report_results import cells_of, change, write_run, write_study
 
 from grpolab import known_runs
 from grpolab.known_runs import KnownRuns
 from grpolab.paths import Results
-from grpolab.report import load
+from grpolab.report import load, measures
 from grpolab.studies import drawing
 from grpolab.studies.facts import read_facts
 from grpolab.studies.status import status
@@ -128,6 +129,29 @@ def test_facts_of_a_journal_are_kept(tmp_path: Path) -> None:
     damage(journal(results))
     with pytest.raises(AssertionError, match="read again"):
         KnownRuns(results).derived(name, "facts", fails)
+
+
+def test_quantities_are_computed_again_of_runs_with_another_journal_or_threshold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, computed = write_study(tmp_path, seeds=1), []
+    whole = measures.journal_quantities
+    monkeypatch.setattr(measures, "journal_quantities", lambda *of: (computed.append(of), whole(*of))[1])
+
+    def table() -> pd.DataFrame:
+        computed.clear()
+        return measures.stability_table(load.load(results, "clip_range")[-1])
+
+    first = table()
+    assert len(computed) == len(first) == 6
+    pd.testing.assert_frame_equal(table(), first)
+    assert computed == []
+    write_run(results, cells_of(results)[0], last_step=9)
+    assert not table().equals(first)
+    assert len(computed) == 1
+    change(results.plan("clip_range"), stability={"score_tail": 0.1, "entropy_ratio": 0.9})
+    table()
+    assert len(computed) == 6
 
 
 def test_an_assessment_is_written_anew_only_where_something_changed(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from numbers import Real
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from grpolab.errors import RequestError, near_matches
+from grpolab.known_runs import KnownRuns
 from grpolab.meanings import METRICS
 from grpolab.quantities import QUANTITIES, SCORES, SHARES, Thresholds
 from grpolab.report.journals import column, final_score
@@ -45,17 +48,26 @@ _TASK = "factor/task"
 def stability_table(study: StudyRuns) -> pd.DataFrame:
     """Return one row per cell with a result: variant, arm, facet, seed, outcome, and every quantity of its run.
 
-    Labels are by the thresholds of the study's plan. Cached: do not change it in place.
+    Labels are by the thresholds of the study's plan. Cached: do not change it in place. What a journal alone decides is
+    kept from one command to the next.
     """
-    kept, rows = kept_quantities(study), []
+    kept, rows, known = kept_quantities(study), [], KnownRuns(study.results)
+    thresholds = hashlib.sha256(_to_text(study.thresholds).encode()).hexdigest()
     settings = study.done.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
     for cell, of_run in zip(study.done.itertuples(), settings.to_dict("records"), strict=True):
         accuracy_E = column(study.of_cell("evaluations", cell), study.metric)
         scores = score_quantities(accuracy_E, cell.outcome, cell.evaluation_items, study.thresholds)
         if cell.signature not in kept:
-            journal = study.of_cell("updates", cell), study.of_cell("rollouts", cell)
-            kept[cell.signature] = journal_quantities(*journal, of_run, study.thresholds)
+
+            def quantities(_: Path, cell: Any = cell, of_run: dict[str, Any] = of_run) -> dict[str, float | bool]:
+                tables = study.of_cell("updates", cell), study.of_cell("rollouts", cell)
+                return journal_quantities(*tables, of_run, study.thresholds)
+
+            journal = getattr(cell, "journal_sha256", None)  # a committed run may have another one
+            name = f"quantities {journal} {thresholds}"
+            kept[cell.signature] = known.derived(cell.signature, name, quantities)
         rows.append({key: getattr(cell, key) for key in _CELL_COLUMNS} | scores | kept[cell.signature])
+    known.save()
     return pd.DataFrame(rows, columns=[*_CELL_COLUMNS, *QUANTITIES])
 
 

@@ -101,7 +101,9 @@ def journal_quantities(
         "length_ratio": length_last / length_first if length_first else np.nan,
         **mechanism_quantities(updates, rollouts, settings, thresholds.tail),
     }
-    return {name: of if isinstance(of, bool | np.bool_) else float(np.float32(of)) for name, of in quantities.items()}
+    return {
+        name: bool(of) if isinstance(of, bool | np.bool_) else float(np.float32(of)) for name, of in quantities.items()
+    }
 
 
 def _label(applies: bool, *quantities: float) -> float | bool:
