@@ -91,6 +91,41 @@ def test_names_tell_where_no_config_does(tmp_path: Path) -> None:
     assert sorted(study.cells["seed"].unique()) == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("words", "config", "beta"),
+    [
+        ("diagnose run", "run/args.json", "beta=0.04"),
+        ("diagnose run/trainer_state.json", "run/args.json", "beta=0.04"),
+        ("diagnose rows/log.jsonl", "rows/log.yaml", "beta=0.3"),
+        ("diagnose run --config other.json", "other.json", "beta=0.5"),
+        ("diagnose rows/log.jsonl --config other.json", "other.json", "beta=0.5"),
+    ],
+)
+def test_diagnose_says_which_config_it_read(
+    words: str, config: str, beta: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_state(Path("run"), 0.1, 1)
+    Path("rows").mkdir()
+    Path("rows/log.jsonl").write_text("\n".join(json.dumps(row) for row in rows(0.1, 1)))
+    for name, value in (("run/args.json", 0.04), ("rows/log.yaml", 0.3), ("other.json", 0.5)):
+        Path(name).write_text(json.dumps({"beta": value}))
+    assert main(words.split()) == 0
+    said = capsys.readouterr().out
+    assert f"read: its config is {config}.\n" in said
+    assert f"settings that are not written there (written are {beta})" in said
+
+
+def test_two_logs_of_one_name_have_two_reports(tmp_path: Path, undrawn: None) -> None:
+    results = tmp_path / "results"
+    for place in ("a", "b", "a"):
+        write_state(tmp_path / place, 0.1, 1)
+        log = tmp_path / place / "trainer_state.json"
+        assert main(["report", "--from", "trl", str(log), "--results", str(results)]) == 0
+    reports = sorted(page.read_text() for page in (results / "imported").glob("trainer_state-*/report.md"))
+    assert [place for text in reports for place in "ab" if str(tmp_path / place) in text] in (["a", "b"], ["b", "a"])
+
+
 def test_power_takes_folders_of_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, words = write_runs(tmp_path / "runs"), ["--difference", "0.05", "--results", str(tmp_path / "results")]
     assert main(["power", "--from", str(folder), *words]) == 0

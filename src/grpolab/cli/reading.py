@@ -7,6 +7,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
@@ -34,6 +35,7 @@ from grpolab.cli.common import (
 )
 from grpolab.errors import RequestError
 from grpolab.framework_names import LOG_NAMES
+from grpolab.identity import short_hash
 from grpolab.paths import REPORT_FILES, Results, write_text_atomic
 from grpolab.study_names import available, planned_name
 from grpolab.terminal import say
@@ -93,7 +95,7 @@ def figures(arguments: argparse.Namespace) -> None:
         "--arm", action="append", default=[], metavar="NAME=FOLDER,...", help="repeatable; default: by config or name"
     ),
     option("--baseline", metavar="ARM", help="with --from: default the first arm"),
-    option("--out", type=Path, metavar="DIR", help="with --from: default results/imported/NAME"),
+    option("--out", type=Path, metavar="DIR", help="with --from: default results/imported/NAME-DIGEST"),
     flag("--brief", "print its first screen, and write nothing"),
     JSON,
     epilog="with --from: curves, differences and stability of runs that others made, found in folders",
@@ -179,12 +181,17 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
         runs, notes = _mlflow_runs(folders)
     else:
         runs, notes = other_runs.find_runs(arguments.source if arguments.source in LOGS else None, folders)
-    output = arguments.out or results.root / "imported" / Path(folders[0]).resolve().stem
+    output = arguments.out or results.root / "imported" / f"{Path(folders[0]).resolve().stem}-{_digest(folders)}"
     report = other_runs.write_report(
         *(results, runs, notes, arms, arguments.baseline, output),
         lambda study, causes: application([study], [], datetime.now(UTC), causes),
     )
     say_files(arguments, [report.with_suffix(".html"), report])
+
+
+def _digest(places: Iterable[str | Path]) -> str:
+    """Return letters that tell apart what is written about files of one name in different folders."""
+    return short_hash({"places": [str(Path(place).resolve()) for place in places]})
 
 
 def _arm(text: str) -> tuple[str, list[str]]:
@@ -368,6 +375,7 @@ def vocabulary(arguments: argparse.Namespace) -> None:
     option("run", metavar="RUN|FILE", help="signature or its beginning, run folder, MLflow run id; a log, its folder"),
     option("--from", dest="framework", choices=LOGS, help="FILE is its log; default: by the names in it"),
     option("--run", dest="of_chart", metavar="NAME", help="FILE is W&B's chart of several runs: which"),
+    option("--config", type=Path, metavar="FILE", help="the settings of a log's run; default: what lies beside it"),
     *(URI, JSON, flag("--html", "write its page, with its curves: diagnoses/RUN.html in the results")),
 )
 def diagnose(arguments: argparse.Namespace) -> None:
@@ -379,7 +387,8 @@ def diagnose(arguments: argparse.Namespace) -> None:
         from grpolab.look.page import of_run
 
         results = results_of(arguments)
-        name = re.sub(r"[^\w.-]+", "_", run.run)[-100:]
+        name, place = re.sub(r"[^\w.-]+", "_", run.run)[-100:], Path(arguments.run)
+        name += f"-{_digest([place])}" if place.is_file() else ""
         file = results.root / "diagnoses" / f"{name}.html"
         write_text_atomic(file, of_run(results, run, diagnosis, datetime.now(UTC)))
         say_files(arguments, [file])
@@ -391,18 +400,21 @@ def evidence_of(arguments: argparse.Namespace) -> Evidence:
     """Read a log, a trainer's folder, a run folder, or a run of the tracking store."""
     from grpolab.doctor.evidence import to_evidence
     from grpolab.doctor.run_folder import read_run
+    from grpolab.readers.log_folders import find_config, near_files
     from grpolab.readers.logs import read_log, read_rows
     from grpolab.report import inspect
 
-    name, place = arguments.run, Path(arguments.run)
+    name, place, of_log = arguments.run, Path(arguments.run), arguments.framework or arguments.of_chart
     if place.is_dir() and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
         from grpolab.doctor.other_runs import find_only_run
 
-        return find_only_run(arguments.framework, name)
-    if arguments.framework or arguments.of_chart or place.is_file():
-        return to_evidence(read_log(arguments.framework, place, arguments.of_chart))
-    if not place.exists() and (place.suffix or len(place.parts) > 1):
-        raise RequestError(f"RUN={name}: there is no such file or folder; `grpolab status --json` lists signatures")
+        return find_only_run(arguments.framework, name, arguments.config)
+    if not place.exists() and (of_log or place.suffix or len(place.parts) > 1):
+        near = near_files(place) or "; `grpolab status --json` lists signatures"
+        raise RequestError(f"RUN={name}: there is no such file or folder{near}")
+    if of_log or place.is_file():
+        log = read_log(arguments.framework, place, arguments.of_chart)
+        return to_evidence(log.with_config(*find_config(place, given=arguments.config)))
     results = results_of(arguments)
     if not arguments.uri:
         try:

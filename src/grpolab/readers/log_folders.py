@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.bounded import read_mapping
-from grpolab.errors import RequestError, printable
+from grpolab.errors import RequestError, near_matches, printable
 from grpolab.identity import dotted
 from grpolab.readers.log_tables import runs_of_chart
 
@@ -40,7 +42,8 @@ class FoundLog:
     name: str  # of the run
     folder: str  # that was asked for
     path: Path
-    config: Mapping[str, Any]  # beside the log, dotted; empty if there is none
+    config: Mapping[str, Any] = field(default_factory=dict)  # beside the log, dotted; empty if there is none
+    config_file: Path | None = None
     charts: tuple[Path, ...] = ()  # CSV files with columns of this run and of others, if it is read from such
 
 
@@ -48,7 +51,7 @@ def find_logs(folder: str) -> Iterator[FoundLog]:
     """Yield the logs in a folder, or the one that a file is; of checkpoints the last one's. Raises RequestError."""
     root = Path(folder)
     if not root.exists():
-        raise RequestError(f"FOLDER={folder} is not there")
+        raise RequestError(f"FOLDER={folder} is not there{near_files(root)}")
     files = [root] if root.is_file() else sorted(islice(root.rglob("*"), MOST_FILES + 1))
     if len(files) > MOST_FILES:
         raise RequestError(
@@ -64,19 +67,28 @@ def find_logs(folder: str) -> Iterator[FoundLog]:
         is_below = run != root and run.is_relative_to(root)  # the run of a checkpoint that was asked for is above
         name = str(run.relative_to(root)) if is_below else run.resolve().name
         is_ours = run in run_folders
-        yield FoundLog(name, folder, run if is_ours else states[run], {} if is_ours else _config_of(states[run], root))
-    may_be = [file for file in files if file == root or (file.suffix in LOGS and file.name not in NO_LOGS)]
-    logs = [file for file in may_be if file.is_file()]
+        yield FoundLog(name, folder, run) if is_ours else FoundLog(name, folder, states[run], *find_config(states[run]))
+    logs = [file for file in files if file == root or _is_log(file)]
     beside = Counter(log.parent for log in logs)
     taken = run_folders | states.keys()
     for log in logs:
         if not taken.isdisjoint((log.parent, *log.parent.parents)):
             continue
         of_chart = runs_of_chart(log) if log.suffix == ".csv" else []
-        yield from (FoundLog(run, folder, log, {}, (log,)) for run in of_chart)
+        yield from (FoundLog(run, folder, log, charts=(log,)) for run in of_chart)
         if not of_chart:
             name = log.stem if log == root else str(log.relative_to(root).with_suffix(""))
-            yield FoundLog(name, folder, log, _config_of(log, root, is_alone=beside[log.parent] == 1))
+            is_alone = beside[log.parent] == 1 if log != root else None
+            yield FoundLog(name, folder, log, *find_config(log, is_alone))
+
+
+def near_files(path: Path) -> str:
+    """Return ' (did you mean log.jsonl?)' for a mistyped path, by the names in its folder."""
+    return near_matches(path.name, os.listdir(path.parent) if path.parent.is_dir() else ())
+
+
+def _is_log(file: Path) -> bool:
+    return file.suffix in LOGS and file.name not in NO_LOGS and file.is_file()
 
 
 def join_charts(logs: Iterable[FoundLog]) -> Iterator[FoundLog]:
@@ -103,19 +115,33 @@ def _step_of_checkpoint(state: Path) -> float:
     return float(step) if step.isdecimal() and _is_checkpoint(state) else np.inf
 
 
-def _config_of(log: Path, root: Path, is_alone: bool = True) -> dict[str, Any]:
-    """Return the config with the log's name or, if the log is alone, with a usual name; a model's does not count."""
+def find_config(
+    log: Path, is_alone: bool | None = None, given: Path | None = None
+) -> tuple[dict[str, Any], Path | None]:
+    """Return the config with the log's name or, if the log is alone, with a usual name; and its file.
+
+    A model's does not count. `is_alone`: no other log lies in the folder; None: look. A trainer_state.json always is.
+    `given` is taken as it is. Raises RequestError if that is no config.
+    """
+    if given:
+        return _read_config(given), given
     folder = log.parent.parent if _is_checkpoint(log) else log.parent
+    if is_alone is None:
+        is_alone = log.name == "trainer_state.json" or {log, *filter(_is_log, folder.iterdir())} == {log}
     names = [f"{log.stem}{end}" for end in (".yaml", ".yml", ".json") if end != log.suffix]
-    for name in [*names, *(CONFIGS if is_alone and not root.is_file() else ())]:
-        try:
-            config = read_mapping(str(folder / name))
-        except RequestError:
-            continue
-        if not {"architectures", "model_type", "log_history"} & config.keys():
-            wandb = {key: part["value"] for key, part in config.items() if isinstance(part, dict) and "value" in part}
-            return dict(dotted(config | wandb))
-    return {}
+    for file in (folder / name for name in (*names, *(CONFIGS if is_alone else ()))):
+        with suppress(RequestError):
+            config = _read_config(file)
+            if not {"architectures", "model_type", "log_history"} & config.keys():
+                return config, file
+    return {}, None
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """Return the values in a config, dotted, without what W&B puts around them. Raises RequestError."""
+    config = read_mapping(str(file))
+    wandb = {key: part["value"] for key, part in config.items() if isinstance(part, dict) and "value" in part}
+    return dict(dotted(config | wandb))
 
 
 def group_runs(
