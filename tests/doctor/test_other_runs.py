@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from grpolab.cli import main
-from grpolab.doctor import evidence, other_runs
+from grpolab.doctor import evidence
 from grpolab.doctor.evidence import pieces
 from grpolab.doctor.other_runs import find_gaps, find_runs, make_study
 from grpolab.doctor.page import examine
@@ -22,12 +22,6 @@ from grpolab.readers import log_folders
 from grpolab.report.measures import stability_table
 
 STEPS = 40
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures take seconds, and one test has seen them."""
-    monkeypatch.setattr(other_runs, "FIGURES", [])
 
 
 def rows(level: float, seed: int, steps: int = STEPS) -> list[dict]:
@@ -69,6 +63,8 @@ def report(tmp_path: Path, *words: object) -> tuple[int, str]:
 def test_arms_by_config_and_seeds_make_paired_differences(tmp_path: Path) -> None:
     code, text = report(tmp_path, "--from", "trl", write_runs(tmp_path / "runs"))
     assert code == 0
+    assert not (tmp_path / "out" / "figures").exists()
+    assert {file.suffix for file in (tmp_path / "out" / "tables").iterdir()} == {".csv", ".md"}
     assert "- paired by seed" in text
     assert "what differs between the configs" in text
     # With the same noise in both arms the difference is exact: .2, without any width.
@@ -76,6 +72,7 @@ def test_arms_by_config_and_seeds_make_paired_differences(tmp_path: Path) -> Non
     assert "no log" in text.split("What the logs lack")[1].split("##")[0]
     assert "`ratio/token_max` is in no log" in text
     assert (tmp_path / "out" / "report.html").is_file()
+    assert report(tmp_path, "--from", "trl", tmp_path / "runs", "--figures")[0] == 0
     assert sorted(path.name for path in (tmp_path / "out" / "figures").glob("*.png")) == [
         *("out_final_accuracy.png", "out_gradient_norm.png", "out_logged_curves.png")
     ]
@@ -116,7 +113,7 @@ def test_diagnose_says_which_config_it_read(
     assert f"settings that are not written there (written are {beta})" in said
 
 
-def test_two_logs_of_one_name_have_two_reports(tmp_path: Path, undrawn: None) -> None:
+def test_two_logs_of_one_name_have_two_reports(tmp_path: Path) -> None:
     results = tmp_path / "results"
     for place in ("a", "b", "a"):
         write_state(tmp_path / place, 0.1, 1)
@@ -140,7 +137,7 @@ def test_power_takes_folders_of_logs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "which are not paired" in capsys.readouterr().out
 
 
-def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path, undrawn: None) -> None:
+def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path) -> None:
     for folder, level in (("a", 0.1), ("b", 0.3)):
         for number in range(3):
             write_state(tmp_path / folder / f"run{number}", level, number)
@@ -154,9 +151,7 @@ def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path, undra
     assert "+0.000" not in line, "the interval has the width of the runs' noise"
 
 
-def test_first_folders_below_a_root_are_arms_and_runs_pair_by_the_seeds_of_their_configs(
-    tmp_path: Path, undrawn: None
-) -> None:
+def test_first_folders_below_a_root_are_arms_and_runs_pair_by_the_seeds_of_their_configs(tmp_path: Path) -> None:
     for arm, level in (("base", 0.1), ("low", 0.3)):
         for seed in (1, 2):
             write_state(tmp_path / "runs" / arm / f"run{seed}", level, seed)
@@ -167,7 +162,7 @@ def test_first_folders_below_a_root_are_arms_and_runs_pair_by_the_seeds_of_their
     assert "against it `low` +0.200" in text
 
 
-def test_charts_of_many_runs_are_joined_by_run_and_step(tmp_path: Path, undrawn: None) -> None:
+def test_charts_of_many_runs_are_joined_by_run_and_step(tmp_path: Path) -> None:
     names = ["base seed1", "base seed2", "low seed1", "low seed2"]
     for place, metric in enumerate(("loss", "reward")):
         lines = [",".join(["Step", *(f"{name} - train/{metric},{name} - train/{metric}__MAX" for name in names)])]
@@ -183,7 +178,7 @@ def test_charts_of_many_runs_are_joined_by_run_and_step(tmp_path: Path, undrawn:
     assert "against it `low` +2" in text
 
 
-def test_evaluations_in_every_log_are_the_score(tmp_path: Path, undrawn: None) -> None:
+def test_evaluations_in_every_log_are_the_score(tmp_path: Path) -> None:
     for seed in (1, 2):
         lines = [f"step:{n} - critic/score/mean:0.9 - val-core/a/acc/mean@1:{0.2 + n / 100}" for n in range(0, 40, 4)]
         (tmp_path / f"seed{seed}.log").write_text("\n".join(lines))
@@ -194,7 +189,7 @@ def test_evaluations_in_every_log_are_the_score(tmp_path: Path, undrawn: None) -
     assert "nothing is decided" in text
 
 
-def test_told_arms_and_the_last_checkpoint(tmp_path: Path, undrawn: None) -> None:
+def test_told_arms_and_the_last_checkpoint(tmp_path: Path) -> None:
     write_state(tmp_path / "one" / "checkpoint-9", 0.1, 0, 9)
     write_state(tmp_path / "one" / "checkpoint-20", 0.1, 0, 20)
     write_state(tmp_path / "two", 0.1, 0)
@@ -222,7 +217,7 @@ def test_wandb_folder_with_values_and_a_log_half_written(tmp_path: Path) -> None
     assert any("half written" in gap for gap in find_gaps(runs))
 
 
-def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path, undrawn: None) -> None:
+def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path) -> None:
     root = write_runs(tmp_path / "runs")
     ill = rows(0.1, 1)
     ill[-1]["grad_norm"] = float("nan")
@@ -234,7 +229,7 @@ def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Pat
     assert report(tmp_path, "--from", "trl", root)[0] == 0, "its end is marked in the page"
 
 
-def test_noise_is_no_collapse_and_a_fall_is(tmp_path: Path, undrawn: None) -> None:
+def test_noise_is_no_collapse_and_a_fall_is(tmp_path: Path) -> None:
     write_runs(tmp_path)
     fallen = [{**row, "reward": 0.5 if step < 20 else 0.05} for step, row in enumerate(rows(0.1, 1))]
     fallen[0]["reward"] = 0.1
@@ -277,7 +272,7 @@ def test_wrong_requests_are_one_sentence(
     assert said.count("\n") == 1
 
 
-@pytest.mark.usefixtures("undrawn", "tracked_results")
+@pytest.mark.usefixtures("tracked_results")
 def test_mlflow_params_are_the_config(tmp_path: Path) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from grpolab.bounded import read_mapping
-from grpolab.errors import RequestError, near_matches, printable
+from grpolab.errors import RequestError, listing, near_matches, printable
 from grpolab.identity import dotted
 from grpolab.readers.log_tables import runs_of_chart
 
@@ -45,6 +43,15 @@ class FoundLog:
     config: Mapping[str, Any] = field(default_factory=dict)  # beside the log, dotted; empty if there is none
     config_file: Path | None = None
     charts: tuple[Path, ...] = ()  # CSV files with columns of this run and of others, if it is read from such
+
+
+def find_all(folders: Iterable[str]) -> list[FoundLog]:
+    """Return the logs in folders, with the charts of a run joined. Raises RequestError if there is none."""
+    logs = list(join_charts(log for folder in dict.fromkeys(folders) for log in find_logs(folder)))
+    if not logs:
+        why = "no trainer_state.json, console's output, .csv or .jsonl is there"
+        raise RequestError(f"FOLDER={listing(list(folders), 3)} holds no log of a run: {why}")
+    return logs
 
 
 def find_logs(folder: str) -> Iterator[FoundLog]:
@@ -112,7 +119,7 @@ def _is_checkpoint(state: Path) -> bool:
 def _step_of_checkpoint(state: Path) -> float:
     """Return the step of a trainer_state.json; infinity for the one beside the checkpoints, which is the last."""
     step = state.parent.name.removeprefix("checkpoint-")
-    return float(step) if step.isdecimal() and _is_checkpoint(state) else np.inf
+    return float(step) if step.isdecimal() and _is_checkpoint(state) else math.inf
 
 
 def find_config(
@@ -155,10 +162,13 @@ def group_runs(
     """
     arms, how = _choose_arms(runs, folders_of_arms)
     seeds = [_seed_of(run) for run in runs]
-    first, *others = pd.Series(seeds, dtype=object).groupby(arms, sort=False).agg(set)
+    seeds_of, numbered = defaultdict[str, list[int | None]](list), list[int]()
+    for arm, seed in zip(arms, seeds, strict=True):
+        numbered.append(len(seeds_of[arm]))
+        seeds_of[arm].append(seed)
+    first, *others = map(set, seeds_of.values())
     known = [seed for seed in seeds if seed is not None]
-    twice = [pair for pair, n in Counter(zip(arms, seeds, strict=True)).items() if n > 1]
-    numbered, why = pd.Series(arms).groupby(arms).cumcount().tolist(), ""
+    twice, why = [pair for pair, n in Counter(zip(arms, seeds, strict=True)).items() if n > 1], ""
     if len(known) < len(runs):
         known, why = numbered, f"{len(runs) - len(known)} of {len(runs)} runs do not say their seed; they are numbered"
     elif twice:

@@ -107,16 +107,17 @@ def write(
 
 
 def write_found(
-    study: StudyRuns, output: Path, runs: str, lacks: Sequence[str], diagnosis: str, application: str = ""
+    study: StudyRuns, output: Path, runs: str, lacks: Sequence[str], diagnosis: str, application: str, draws: bool
 ) -> Path:
     """Write the report of runs that others made, report.md and report.html in `output`; return the path of report.md.
 
-    In Markdown, `runs` names them, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
+    In Markdown, `runs` names them, `lacks` what their logs do not hold, `diagnosis` what is wrong there. `draws`: with
+    figures and LaTeX, which take longer than all else.
     """
-    pictures = _draw_figures([study], output, lambda line: None, shown=False)[study.name]
+    pictures = _draw_figures([study], output, lambda line: None, shown=False)[study.name] if draws else []
     written = [kept for table in tables.tables(study) if (kept := table.without_empty_columns)]
     for table in written:
-        table.write(output / "tables")
+        table.write(output / "tables", in_latex=draws)
     sections = [
         f"# {study.name}\n\n{study.plan['question']}",
         runs,
