@@ -19,6 +19,7 @@ from grpolab.doctor.page import examine
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.readers import log_folders
+from grpolab.readers.log_folders import find_all
 from grpolab.report.measures import stability_table
 
 STEPS = 40
@@ -81,7 +82,7 @@ def test_arms_by_config_and_seeds_make_paired_differences(tmp_path: Path) -> Non
 
 
 def test_names_tell_where_no_config_does(tmp_path: Path) -> None:
-    found, _ = find_runs("trl", [str(write_runs(tmp_path, config=False))])
+    found, _ = find_runs("trl", find_all([str(write_runs(tmp_path, config=False))]))
     study, *_ = make_study(Results(tmp_path), "x", found, {}, None)
     assert study.arms == ["beta0", "beta0.04"]
     assert study.is_paired
@@ -170,7 +171,7 @@ def test_charts_of_many_runs_are_joined_by_run_and_step(tmp_path: Path) -> None:
             lines.append(",".join([str(step), *(f"{place * (step / 100 + at)},99" for at in range(4))]))
         (tmp_path / f"{metric}.csv").write_text("\n".join(lines))
     for folders in ([tmp_path], [tmp_path / "loss.csv", tmp_path / "reward.csv"]):
-        found, _ = find_runs("trl", list(map(str, folders)))
+        found, _ = find_runs("trl", find_all(list(map(str, folders))))
         assert [run.log.name for run in found] == names
         assert found[1].evidence.rollouts["reward/mean"].iloc[3] == pytest.approx(1.03)
         assert len(found[1].evidence.updates) == 20
@@ -210,7 +211,7 @@ def test_wandb_folder_with_values_and_a_log_half_written(tmp_path: Path) -> None
         (files / "output.log").write_text("\n".join(lines) + '\n{"reward": 0.5, "lo')
         (files / "config.yaml").write_text(f"_wandb:\n  value: {{t: {seed}}}\nseed:\n  value: {seed}\n")
         (files / "wandb-summary.json").write_text('{"reward": 1}')
-    found, _ = find_runs(None, [str(tmp_path / "wandb")])
+    found, _ = find_runs(None, find_all([str(tmp_path / "wandb")]))
     study, runs, _ = make_study(Results(tmp_path), "x", found, {}, None)
     assert sorted(run.seed for run in runs) == [1, 2]
     assert study.arms == ["wandb"]
@@ -222,7 +223,7 @@ def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Pat
     ill = rows(0.1, 1)
     ill[-1]["grad_norm"] = float("nan")
     (root / "beta0_seed1" / "trainer_state.json").write_text(json.dumps({"log_history": ill}))
-    found, _ = find_runs("trl", [str(root)])
+    found, _ = find_runs("trl", find_all([str(root)]))
     study, *_ = make_study(Results(tmp_path), "x", found, {}, None)
     cells = study.cells
     assert cells.loc[cells["outcome"] == "diverged", ["arm", "seed"]].values.tolist() == [["beta=0.0", 1]]
@@ -298,10 +299,10 @@ def test_a_folder_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pyte
     line = json.dumps({"step": 1, "loss": 0.1, "grad_norm": 0.5, "reward": 0.2, "clip_ratio/region_mean": 0.0})
     for number in range(60):
         (tmp_path / f"{number}.jsonl").write_text(line)
-    assert len(find_runs("trl", [str(tmp_path)])[0]) == 60
+    assert len(find_runs("trl", find_all([str(tmp_path)]))[0]) == 60
     monkeypatch.setattr(log_folders, "MOST_FILES", 59)
     with pytest.raises(RequestError, match="more than 59 files"):
-        find_runs("trl", [str(tmp_path)])
+        find_runs("trl", find_all([str(tmp_path)]))
 
 
 def test_what_a_log_costs_does_not_grow_with_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +310,7 @@ def test_what_a_log_costs_does_not_grow_with_their_number(tmp_path: Path, monkey
 
     def asked(count: int) -> tuple[int, int]:
         root = write_runs(tmp_path / str(count), tuple(range(count)))
-        found, _ = find_runs("trl", [str(root)])
+        found, _ = find_runs("trl", find_all([str(root)]))
         grouped, cut = [], []
         with monkeypatch.context() as patch:
             for kind in (pd.DataFrame, pd.Series):

@@ -184,7 +184,7 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
     if arguments.source == "mlflow":
         runs, notes = _mlflow_runs(folders)
     else:
-        runs, notes = other_runs.read_runs(arguments.source if arguments.source in LOGS else None, logs)
+        runs, notes = other_runs.find_runs(arguments.source if arguments.source in LOGS else None, logs)
     output = arguments.out or results.root / "imported" / f"{Path(folders[0]).resolve().stem}-{_digest(folders)}"
 
     def application(study: StudyRuns, causes: Mapping[str, tuple[Finding, ...]]) -> str:
@@ -319,8 +319,9 @@ def power(arguments: argparse.Namespace) -> None:
         of = "a comparison of two arms"
     elif arguments.file is not None and arguments.file.is_dir():
         from grpolab.doctor.other_runs import find_runs, make_study
+        from grpolab.readers.log_folders import find_all
 
-        runs, _ = find_runs(None, [of])
+        runs, _ = find_runs(None, find_all([of]))
         study, _, _ = make_study(results_of(arguments), arguments.file.resolve().name, runs, {}, arguments.baseline)
         noises = power_screen.of_study(study, difference)
     elif arguments.file is not None:

@@ -74,12 +74,7 @@ class FoundRun:
         return DIVERGED if odd and max(odd) >= self.last_step else COMPLETED
 
 
-def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun], list[str]]:
-    """Return the runs of a framework (None: any) in folders or files, and what was left out. Raises RequestError."""
-    return read_runs(framework, find_all(folders))
-
-
-def read_runs(
+def find_runs(
     framework: str | None, logs: Sequence[FoundLog], config: Path | None = None
 ) -> tuple[list[FoundRun], list[str]]:
     """Return the runs of a framework (None: any) that these logs are of, and what was left out. Raises RequestError.
@@ -116,7 +111,7 @@ def read_runs(
 
 def find_only_run(framework: str | None, folder: str, config: Path | None) -> Evidence:
     """Return the evidence of the only run in a folder. Raises RequestError if the folder holds none or several."""
-    runs, _ = read_runs(framework, find_all([folder]), config)
+    runs, _ = find_runs(framework, find_all([folder]), config)
     if len(runs) > 1:
         named = [f"{run.log.path} --run '{run.log.name}'" for run in runs if run.log.charts]
         names = listing(named or [str(Path(folder, run.log.name)) for run in runs], 4)
@@ -239,6 +234,8 @@ def write_report(
     from grpolab.report.page import write_found  # imported late: what is refused need not wait for it
 
     study, placed, grouping = make_study(results, output.name, runs, arms, baseline)
+    if not draws:  # which takes longer than all else
+        study = replace(study, plan=study.plan | {"figures": []})
     start = f"evaluations: {study.metric} is "  # and then the names that a log has for it
     readings = {text for run in runs for text in run.evidence.readings if text.startswith(start)}
     names = sorted({text.removeprefix(start).rpartition(": ")[0] for text in readings})
@@ -262,4 +259,4 @@ def write_report(
     causes = {signature: find_causes(run) for signature, run in seen.items()}
     diagnosis = section.write([*section.examined(study, causes)])
     lacks = list(find_gaps(placed))
-    return write_found(study, output, table, lacks, diagnosis, application(study, causes), draws)
+    return write_found(study, output, table, lacks, diagnosis, application(study, causes))

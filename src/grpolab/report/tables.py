@@ -55,9 +55,8 @@ class Table:
         texts = {"csv": self.numbers.to_csv(index=False, float_format="%.6g"), "md": f"{self.markdown}\n"}
         if in_latex:
             style = self.shown.replace("`", "", regex=True).style.hide(axis="index").format(escape="latex")
-            style = style.format_index(escape="latex", axis="columns")
             caption = re.sub(r"([%_&#$])", r"\\\1", self.caption.replace("`", ""))
-            texts["tex"] = style.to_latex(hrules=True, caption=caption)
+            texts["tex"] = style.format_index(escape="latex", axis="columns").to_latex(hrules=True, caption=caption)
         for suffix, text in texts.items():
             write_text_atomic(folder / f"{self.name}.{suffix}", text)
         return self.markdown
