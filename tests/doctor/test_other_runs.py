@@ -111,7 +111,7 @@ def test_diagnose_says_which_config_it_read(
     assert main(words.split()) == 0
     said = capsys.readouterr().out
     assert f"read: its config is {config}.\n" in said
-    assert f"settings that are not written there (written are {beta})" in said
+    assert f"settings other than {beta}, which are written there" in said
 
 
 def test_two_logs_of_one_name_have_two_reports(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def read_log(framework: str | None, path: Path, run: str | None = None) -> RunLo
     collected = _Collector()
     try:
         if not path.is_file() or path.suffix in SCRIPTS:
-            what = f"it is a script or a config, which `grpolab lint {quote(str(path))}` reads; a log {A_LOG}"
+            what = f"it is a script or a config, which `grpolab lint {quote(str(path))}` reads; one {A_LOG}"
             what = what if path.is_file() else "it is no file" if path.exists() else "there is no such file"
             raise RequestError(f"FILE={path} cannot be read as a log: {what}")
         with path.open("rb") as binary:  # PowerShell redirects in UTF-16
@@ -94,9 +94,8 @@ def read_log(framework: str | None, path: Path, run: str | None = None) -> RunLo
         with path.open(encoding=encoding, errors="replace", newline=None) as file:
             head = file.read(BLOCK)
             if "\0" in head or not head.strip():
-                raise RequestError(
-                    f"FILE={path} cannot be read as a log: it is {'no text' if head.strip() else 'empty'}"
-                )
+                what = "no text" if head.strip() else "empty"
+                raise RequestError(f"FILE={path} cannot be read as a log: it is {what}; one {A_LOG}")
             first = head.lstrip()[:1]
             if run is not None or path.suffix in (".csv", ".tsv"):
                 collected.add(log_tables.csv_rows(path, chain(head.splitlines(keepends=True), file), run))
