@@ -17,7 +17,8 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from grpolab.doctor import CAUSES, diagnose
+from grpolab.doctor import CAUSES, examine
+from grpolab.doctor.run_folder import read_run
 from grpolab.paths import Results, project_root, write_text_atomic
 from grpolab.studies.sweep import sweep
 from grpolab.sweep.compose import Composer
@@ -49,9 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--results", default="results")
     options = parser.parse_args(arguments)
-    cases = HEALTHY | FAULTY
-    if options.cases:
-        cases = {name: cases[name] for name in options.cases.split(",")}
+    names = options.cases.split(",") if options.cases else [*HEALTHY, *FAULTY]
+    cases = {name: (HEALTHY | FAULTY)[name] for name in names}
     name, (tasks, seeds) = f"doctor_{options.runs}", RUNS[options.runs]
     overrides = [*STUDY["overrides"], f"machine.results={options.results}"]
     if options.runs == "pictures":
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def ask(levels: dict[str, str], seed: int, folder: Path) -> dict[str, object]:
     """Return what was planted in a run, and the causes that the doctor names, the first one apart."""
     planted = levels["case"] if levels["case"] in FAULTY else NO_CAUSE
-    first, *others = [finding.cause for finding in diagnose(folder).findings] or [NO_CAUSE]
+    first, *others = [finding.cause for finding in examine(read_run(folder)).findings] or [NO_CAUSE]
     answer = {"planted": planted, "named": first, "also": " ".join(others), "right": first == planted}
     return {**levels, "seed": seed, **answer, "run": folder.name}
 

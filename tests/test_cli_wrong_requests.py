@@ -49,7 +49,7 @@ WRONG = [
     ("train --name 'a\nb'", "name a\\nb is not allowed"),
     ("train --name " + "x" * 200, "length <= 100"),
     ("train -m epsilon=0.1,0.1", "different values"),
-    ("sweep clip_rang", "did you mean clip_range"),
+    ("sweep clip_rang", "clip_rang is unknown (did you mean clip_range or clip_ends?): name one of the "),
     ("sweep smoke num_iterations=1", "clipping can act in no cell"),
     ("sweep smoke kernel=clipped", "have equal settings"),
     ("sweep reference beta=-1", "beta=-1"),

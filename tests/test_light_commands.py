@@ -41,20 +41,21 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return found
 
 
-def loaded_by(results: Results, *command: str) -> set[str]:
+def loaded_by(results: Results, *command: str, code: int = 0) -> set[str]:
     """The modules that a fresh process has loaded once the command is done."""
-    code = (
+    program = (
         "import sys; from grpolab.cli import main; code = main(sys.argv[1:]); print(*sys.modules, file=sys.stderr);"
         " sys.exit(code)"
     )
     logs = results.root / "logs"
     places = {"RUN": sorted(results.runs.iterdir())[0].name, "LOGS": str(logs), "LOG": str(logs / "log.jsonl")}
+    places |= {"EMPTY": str(results.root / "empty"), "LOGS/nothere.json": str(logs / "nothere.json")}
     words = [places.get(word, word) for word in command]
     if command[0] not in ("export", "train", "lint"):
         words += ["--results", str(results.root)]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert done.stdout or code
     return set(done.stderr.splitlines()[-1].split())
 
 
@@ -70,13 +71,19 @@ def loaded_by(results: Results, *command: str) -> set[str]:
         (("diagnose", "LOG"), TRAINING | DRAWING | COMPOSING | {"scipy"}),
         (("lint", "clip_range"), TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
         (("lint", "num_iterations=1"), TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
-        (("report", "--from", "trl", "LOGS"), TRAINING | COMPOSING | STATISTICS | {"seaborn"}),
+        (("report", "--from", "trl", "LOGS"), TRAINING | COMPOSING | STATISTICS | {"matplotlib", "seaborn", "PIL"}),
         (("train", "--help"), TRAINING | DRAWING | STATISTICS | TABLES),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_command_that_reads_loads_only_what_it_needs(results, command, without):
     assert loaded_by(results, *command) & without == set()
+
+
+@pytest.mark.parametrize("command", [("report", "--from", "trl", "EMPTY"), ("diagnose", "LOGS/nothere.json")])
+def test_a_refusal_waits_for_no_table(results, command):
+    (results.root / "empty").mkdir(exist_ok=True)
+    assert loaded_by(results, *command, code=2) & (TRAINING | DRAWING | TABLES | {"numpy", "scipy"}) == set()
 
 
 def test_a_screen_that_was_computed_is_read_without_any_table(results):

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
 
-from grpolab.cli import EXTRA_OF
+from grpolab.cli import common, main
+from grpolab.cli.common import EXTRA_OF, install_command
 
 ROOT = Path(__file__).parents[1]
 TINY = ["model.hidden_size=16", "model.layers=1", "model.heads=2", "model.intermediate_size=32", "task.digits=1"]
@@ -89,6 +91,33 @@ def test_a_new_project_trains_its_own_tasks_beside_ours(installed: Path, tmp_pat
     refused = grpolab(installed, own, ["train", "task=addition"])
     assert refused.returncode == 2
     assert "addition.yaml have one name, which must mean one thing: rename one of them" in refused.stderr
+
+
+WHEEL = {"url": "file:///my%20wheels/grpolab-1-py3-none-any.whl", "archive_info": {}}
+CLONE = {"url": "https://host/grpolab.git", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}
+EDITABLE = {"url": "file:///my%20clone", "dir_info": {"editable": True}}
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'grpolab[train,track]'"),
+        (WHEEL, "pip install 'grpolab[train,track] @ file:///my%20wheels/grpolab-1-py3-none-any.whl'"),
+        (CLONE, "pip install 'grpolab[train,track] @ git+https://host/grpolab.git@c0ffee'"),
+        (EDITABLE, "pip install -e '/my clone[train,track]'"),
+    ],
+)
+def test_extras_come_from_where_the_program_came_from(origin, command, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "METADATA").write_text("Name: grpolab\n")
+    if origin:
+        (tmp_path / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.setattr(common, "distribution", lambda _: PathDistribution(tmp_path))
+    monkeypatch.setattr(common, "find_spec", lambda name: name == "pip")
+    assert install_command("train", "track") == command
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("grpolab.cli.keeping.find_spec", lambda _: None)
+    assert main(["init", "my study"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"now: {command} && cd 'my study' && make sweep"
 
 
 def test_light_commands_need_no_torch(installed: Path, tmp_path: Path, absent: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grpolab.errors import RequestError, near_matches
+from grpolab.errors import RequestError, listing, near_matches
 from grpolab.paths import Results, find_file, read_json, roots
 
 
@@ -28,9 +28,10 @@ def study_file(study: str) -> Path:
         return find_file("experiments", f"{study}.yaml")
     if not _is_path(study):
         beside = f" (did you mean {study}.yaml?)" if Path(f"{study}.yaml").is_file() else near_matches(study, known)
+        folders = [str(folder) for root in roots() if (folder := root / "experiments").is_dir()]
         raise RequestError(
-            f"study {study} is unknown{beside}: have {', '.join(known)}, or the path of a file of your own that ends"
-            " in .yaml"
+            f"study {study} is unknown{beside}: name one of the {len(known)} files of {' and of '.join(folders)},"
+            " or the path of a file of your own that ends in .yaml"
         )
     if not file.is_file():
         raise RequestError(f"study {study}: there is no such file")
@@ -74,6 +75,6 @@ def not_planned(results: Results, study: str) -> RequestError:
     planned = [name for name in results.planned() if name != study]  # its own plan may be here, and its file gone
     if _is_path(study) or study in available():
         return RequestError(f"study {study} is not planned in {results.root}: run `grpolab sweep {study}` first")
-    have = f"planned are {', '.join(planned)}" if planned else "none is, `grpolab sweep STUDY` plans one"
+    have = f"planned are {listing(planned)}" if planned else "none is, `grpolab sweep STUDY` plans one"
     near = near_matches(study, sorted({*planned, *available()}))
     return RequestError(f"study {study} is not planned in {results.root}{near}: {have}")

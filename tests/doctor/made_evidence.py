@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from grpolab.doctor.evidence import Evidence, Weights
+from grpolab.doctor import Diagnosis, examine
+from grpolab.doctor.evidence import Evidence, Weights, to_evidence
+from grpolab.doctor.run_folder import read_run
 from grpolab.meanings import METRICS
+from grpolab.readers.logs import read_log
 
 STEPS, PASSES = 12, 4
 SETTINGS = {
@@ -19,6 +23,14 @@ SETTINGS = {
     **{"max_grad_norm": 1.0, "adam_epsilon": 1e-8, "scale_epsilon": 1e-4, "max_completion_length": 6},
     "dtype": "float32",
 }
+
+
+def diagnose(folder: Path) -> Diagnosis:
+    return examine(read_run(folder))
+
+
+def diagnose_log(framework: str | None, path: Path) -> Diagnosis:
+    return examine(to_evidence(read_log(framework, path)))
 
 
 def sound(passes: int = PASSES, **settings: Any) -> Evidence:

@@ -12,22 +12,17 @@ import pandas as pd
 import pytest
 
 from grpolab.cli import main
-from grpolab.doctor import evidence, other_runs
+from grpolab.doctor import evidence
 from grpolab.doctor.evidence import pieces
 from grpolab.doctor.other_runs import find_gaps, find_runs, make_study
 from grpolab.doctor.page import examine
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.readers import log_folders
+from grpolab.readers.log_folders import find_all
 from grpolab.report.measures import stability_table
 
 STEPS = 40
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures take seconds, and one test has seen them."""
-    monkeypatch.setattr(other_runs, "FIGURES", [])
 
 
 def rows(level: float, seed: int, steps: int = STEPS) -> list[dict]:
@@ -69,6 +64,8 @@ def report(tmp_path: Path, *words: object) -> tuple[int, str]:
 def test_arms_by_config_and_seeds_make_paired_differences(tmp_path: Path) -> None:
     code, text = report(tmp_path, "--from", "trl", write_runs(tmp_path / "runs"))
     assert code == 0
+    assert not (tmp_path / "out" / "figures").exists()
+    assert {file.suffix for file in (tmp_path / "out" / "tables").iterdir()} == {".csv", ".md"}
     assert "- paired by seed" in text
     assert "what differs between the configs" in text
     # With the same noise in both arms the difference is exact: .2, without any width.
@@ -76,6 +73,7 @@ def test_arms_by_config_and_seeds_make_paired_differences(tmp_path: Path) -> Non
     assert "no log" in text.split("What the logs lack")[1].split("##")[0]
     assert "`ratio/token_max` is in no log" in text
     assert (tmp_path / "out" / "report.html").is_file()
+    assert report(tmp_path, "--from", "trl", tmp_path / "runs", "--figures")[0] == 0
     assert sorted(path.name for path in (tmp_path / "out" / "figures").glob("*.png")) == [
         *("out_final_accuracy.png", "out_gradient_norm.png", "out_logged_curves.png")
     ]
@@ -84,11 +82,46 @@ def test_arms_by_config_and_seeds_make_paired_differences(tmp_path: Path) -> Non
 
 
 def test_names_tell_where_no_config_does(tmp_path: Path) -> None:
-    found, _ = find_runs("trl", [str(write_runs(tmp_path, config=False))])
+    found, _ = find_runs("trl", find_all([str(write_runs(tmp_path, config=False))]))
     study, *_ = make_study(Results(tmp_path), "x", found, {}, None)
     assert study.arms == ["beta0", "beta0.04"]
     assert study.is_paired
     assert sorted(study.cells["seed"].unique()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "beta"),
+    [
+        ("diagnose run", "run/args.json", "beta=0.04"),
+        ("diagnose run/trainer_state.json", "run/args.json", "beta=0.04"),
+        ("diagnose rows/log.jsonl", "rows/log.yaml", "beta=0.3"),
+        ("diagnose run --config other.json", "other.json", "beta=0.5"),
+        ("diagnose rows/log.jsonl --config other.json", "other.json", "beta=0.5"),
+    ],
+)
+def test_diagnose_says_which_config_it_read(
+    words: str, config: str, beta: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_state(Path("run"), 0.1, 1)
+    Path("rows").mkdir()
+    Path("rows/log.jsonl").write_text("\n".join(json.dumps(row) for row in rows(0.1, 1)))
+    for name, value in (("run/args.json", 0.04), ("rows/log.yaml", 0.3), ("other.json", 0.5)):
+        Path(name).write_text(json.dumps({"beta": value}))
+    assert main(words.split()) == 0
+    said = capsys.readouterr().out
+    assert f"read: its config is {config}.\n" in said
+    assert f"settings other than {beta}, which are written there" in said
+
+
+def test_two_logs_of_one_name_have_two_reports(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for place in ("a", "b", "a"):
+        write_state(tmp_path / place, 0.1, 1)
+        log = tmp_path / place / "trainer_state.json"
+        assert main(["report", "--from", "trl", str(log), "--results", str(results)]) == 0
+    reports = sorted(page.read_text() for page in (results / "imported").glob("trainer_state-*/report.md"))
+    assert [place for text in reports for place in "ab" if str(tmp_path / place) in text] in (["a", "b"], ["b", "a"])
 
 
 def test_power_takes_folders_of_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +138,7 @@ def test_power_takes_folders_of_logs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "which are not paired" in capsys.readouterr().out
 
 
-def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path, undrawn: None) -> None:
+def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path) -> None:
     for folder, level in (("a", 0.1), ("b", 0.3)):
         for number in range(3):
             write_state(tmp_path / folder / f"run{number}", level, number)
@@ -119,9 +152,7 @@ def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path, undra
     assert "+0.000" not in line, "the interval has the width of the runs' noise"
 
 
-def test_first_folders_below_a_root_are_arms_and_runs_pair_by_the_seeds_of_their_configs(
-    tmp_path: Path, undrawn: None
-) -> None:
+def test_first_folders_below_a_root_are_arms_and_runs_pair_by_the_seeds_of_their_configs(tmp_path: Path) -> None:
     for arm, level in (("base", 0.1), ("low", 0.3)):
         for seed in (1, 2):
             write_state(tmp_path / "runs" / arm / f"run{seed}", level, seed)
@@ -132,7 +163,7 @@ def test_first_folders_below_a_root_are_arms_and_runs_pair_by_the_seeds_of_their
     assert "against it `low` +0.200" in text
 
 
-def test_charts_of_many_runs_are_joined_by_run_and_step(tmp_path: Path, undrawn: None) -> None:
+def test_charts_of_many_runs_are_joined_by_run_and_step(tmp_path: Path) -> None:
     names = ["base seed1", "base seed2", "low seed1", "low seed2"]
     for place, metric in enumerate(("loss", "reward")):
         lines = [",".join(["Step", *(f"{name} - train/{metric},{name} - train/{metric}__MAX" for name in names)])]
@@ -140,7 +171,7 @@ def test_charts_of_many_runs_are_joined_by_run_and_step(tmp_path: Path, undrawn:
             lines.append(",".join([str(step), *(f"{place * (step / 100 + at)},99" for at in range(4))]))
         (tmp_path / f"{metric}.csv").write_text("\n".join(lines))
     for folders in ([tmp_path], [tmp_path / "loss.csv", tmp_path / "reward.csv"]):
-        found, _ = find_runs("trl", list(map(str, folders)))
+        found, _ = find_runs("trl", find_all(list(map(str, folders))))
         assert [run.log.name for run in found] == names
         assert found[1].evidence.rollouts["reward/mean"].iloc[3] == pytest.approx(1.03)
         assert len(found[1].evidence.updates) == 20
@@ -148,7 +179,7 @@ def test_charts_of_many_runs_are_joined_by_run_and_step(tmp_path: Path, undrawn:
     assert "against it `low` +2" in text
 
 
-def test_evaluations_in_every_log_are_the_score(tmp_path: Path, undrawn: None) -> None:
+def test_evaluations_in_every_log_are_the_score(tmp_path: Path) -> None:
     for seed in (1, 2):
         lines = [f"step:{n} - critic/score/mean:0.9 - val-core/a/acc/mean@1:{0.2 + n / 100}" for n in range(0, 40, 4)]
         (tmp_path / f"seed{seed}.log").write_text("\n".join(lines))
@@ -159,7 +190,7 @@ def test_evaluations_in_every_log_are_the_score(tmp_path: Path, undrawn: None) -
     assert "nothing is decided" in text
 
 
-def test_told_arms_and_the_last_checkpoint(tmp_path: Path, undrawn: None) -> None:
+def test_told_arms_and_the_last_checkpoint(tmp_path: Path) -> None:
     write_state(tmp_path / "one" / "checkpoint-9", 0.1, 0, 9)
     write_state(tmp_path / "one" / "checkpoint-20", 0.1, 0, 20)
     write_state(tmp_path / "two", 0.1, 0)
@@ -180,26 +211,26 @@ def test_wandb_folder_with_values_and_a_log_half_written(tmp_path: Path) -> None
         (files / "output.log").write_text("\n".join(lines) + '\n{"reward": 0.5, "lo')
         (files / "config.yaml").write_text(f"_wandb:\n  value: {{t: {seed}}}\nseed:\n  value: {seed}\n")
         (files / "wandb-summary.json").write_text('{"reward": 1}')
-    found, _ = find_runs(None, [str(tmp_path / "wandb")])
+    found, _ = find_runs(None, find_all([str(tmp_path / "wandb")]))
     study, runs, _ = make_study(Results(tmp_path), "x", found, {}, None)
     assert sorted(run.seed for run in runs) == [1, 2]
     assert study.arms == ["wandb"]
     assert any("half written" in gap for gap in find_gaps(runs))
 
 
-def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path, undrawn: None) -> None:
+def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path) -> None:
     root = write_runs(tmp_path / "runs")
     ill = rows(0.1, 1)
     ill[-1]["grad_norm"] = float("nan")
     (root / "beta0_seed1" / "trainer_state.json").write_text(json.dumps({"log_history": ill}))
-    found, _ = find_runs("trl", [str(root)])
+    found, _ = find_runs("trl", find_all([str(root)]))
     study, *_ = make_study(Results(tmp_path), "x", found, {}, None)
     cells = study.cells
     assert cells.loc[cells["outcome"] == "diverged", ["arm", "seed"]].values.tolist() == [["beta=0.0", 1]]
     assert report(tmp_path, "--from", "trl", root)[0] == 0, "its end is marked in the page"
 
 
-def test_noise_is_no_collapse_and_a_fall_is(tmp_path: Path, undrawn: None) -> None:
+def test_noise_is_no_collapse_and_a_fall_is(tmp_path: Path) -> None:
     write_runs(tmp_path)
     fallen = [{**row, "reward": 0.5 if step < 20 else 0.05} for step, row in enumerate(rows(0.1, 1))]
     fallen[0]["reward"] = 0.1
@@ -242,7 +273,7 @@ def test_wrong_requests_are_one_sentence(
     assert said.count("\n") == 1
 
 
-@pytest.mark.usefixtures("undrawn", "tracked_results")
+@pytest.mark.usefixtures("tracked_results")
 def test_mlflow_params_are_the_config(tmp_path: Path) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
@@ -268,10 +299,10 @@ def test_a_folder_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pyte
     line = json.dumps({"step": 1, "loss": 0.1, "grad_norm": 0.5, "reward": 0.2, "clip_ratio/region_mean": 0.0})
     for number in range(60):
         (tmp_path / f"{number}.jsonl").write_text(line)
-    assert len(find_runs("trl", [str(tmp_path)])[0]) == 60
+    assert len(find_runs("trl", find_all([str(tmp_path)]))[0]) == 60
     monkeypatch.setattr(log_folders, "MOST_FILES", 59)
     with pytest.raises(RequestError, match="more than 59 files"):
-        find_runs("trl", [str(tmp_path)])
+        find_runs("trl", find_all([str(tmp_path)]))
 
 
 def test_what_a_log_costs_does_not_grow_with_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +310,7 @@ def test_what_a_log_costs_does_not_grow_with_their_number(tmp_path: Path, monkey
 
     def asked(count: int) -> tuple[int, int]:
         root = write_runs(tmp_path / str(count), tuple(range(count)))
-        found, _ = find_runs("trl", [str(root)])
+        found, _ = find_runs("trl", find_all([str(root)]))
         grouped, cut = [], []
         with monkeypatch.context() as patch:
             for kind in (pd.DataFrame, pd.Series):

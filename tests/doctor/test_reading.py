@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -14,13 +15,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from made_evidence import SETTINGS, sound
+from made_evidence import SETTINGS, diagnose, diagnose_log, sound
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 from safetensors.numpy import save_file
 
 from grpolab.cli import main
-from grpolab.doctor import diagnose, diagnose_log, examine, page
+from grpolab.doctor import examine, page
 from grpolab.doctor.evidence import to_evidence
 from grpolab.doctor.run_folder import compare_weights, read_run
 from grpolab.errors import RequestError
@@ -215,22 +216,31 @@ def test_roll_logs_ratios(tmp_path: Path) -> None:
     assert not any("ratio/token_max is missing" in text for text in diagnosis.unknown)
 
 
+NO_METRIC, NO_ROWS = "holds no metric that trl logs", "holds no rows of a log; one is a trainer_state.json"
+CUT_OFF = "holds no whole row of a log: the first is cut off, or no JSON; one is a trainer_state.json"
+
+
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "says"),
     [
-        ("state.json", "{}"),
-        ("state.json", "not json"),
-        ("log.csv", "a,b\n1,2\n"),
-        ("log.jsonl", '{"accuracy": 1}\n'),
-        ("log.csv", ""),
-        ("log.csv", "a,b\n1,2,3\n"),
-        ("log.jsonl", "[1]\n"),
-        ("state.json", '{"log_history": [1]}'),
+        ("state.json", "{}", NO_METRIC),
+        ("state.json", "not json", CUT_OFF),
+        ("state.json", '{"log_history": [{"loss": 0.1, "rewa', CUT_OFF),
+        ("log.jsonl", '{"loss": 0.1, "rewa', CUT_OFF),
+        ("log.csv", "a,b\n1,2\n", NO_METRIC),
+        ("log.jsonl", '{"accuracy": 1}\n', NO_METRIC),
+        ("log.csv", "", "cannot be read as a log: it is empty"),
+        ("log.csv", "step,loss\n", NO_ROWS),
+        ("log.txt", "Once upon a time.\n", NO_ROWS),
+        ("log.csv", "a,b\n1,2,3\n", NO_METRIC),
+        ("log.jsonl", "[1]\n", NO_ROWS),
+        ("state.json", '{"log_history": [1]}', NO_ROWS),
+        ("train.py", "row = {'loss': 0.1, 'reward': 1, 'kl': 2}\n", "it is a script or a config, which `grpolab lint "),
     ],
 )
-def test_wrong_logs_are_refused_in_one_sentence(tmp_path: Path, name: str, content: str) -> None:
+def test_wrong_logs_are_refused_in_one_sentence(tmp_path: Path, name: str, content: str, says: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(RequestError, match="holds no metric that trl logs") as error:
+    with pytest.raises(RequestError, match=re.escape(says)) as error:
         diagnose_log("trl", tmp_path / name)
     assert len(error.value.problems) == 1
 
@@ -275,13 +285,27 @@ def test_command_on_the_folder_that_a_trainer_leaves(
     assert f"reads one of {tmp_path / 'a'}, {tmp_path / 'b'}, `grpolab report --from trl {tmp_path}`" in error
 
 
-@pytest.mark.parametrize("name", ["nothere.json", "outputs/checkpoint-8", "./run.log"])
+UNKNOWN = "; `grpolab status --json` lists signatures"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nothere.json", UNKNOWN),
+        ("outputs/checkpoint-8", UNKNOWN),
+        ("./rum.log", " (did you mean run.log?)"),
+        ("--from trl below/runn.log", " (did you mean run.log?)"),
+    ],
+)
 def test_command_on_a_file_that_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["diagnose", name]) == 2
-    assert f"RUN={name}: there is no such file or folder" in capsys.readouterr().err
+    Path("below").mkdir()
+    for folder in ("below", "."):
+        Path(folder, "run.log").touch()
+    assert main(["diagnose", *name.split()]) == 2
+    assert f"RUN={name.split()[-1]}: there is no such file or folder{hint}\n" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("tracked_results")

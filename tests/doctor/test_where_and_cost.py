@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_evidence import changed, falling, sound
+from made_evidence import changed, diagnose, diagnose_log, falling, sound
 from test_causes import PAIRS, find
 from test_reading import write_run
 
 from grpolab.cli import main
-from grpolab.doctor import diagnose, examine, page
+from grpolab.doctor import examine, page
 from grpolab.doctor import expected as table
 from grpolab.doctor.cost import CONCERNED
 from grpolab.doctor.evidence import Evidence, to_evidence
@@ -109,14 +109,14 @@ def test_a_printed_config_of_trl_and_of_verl_says_the_objective(tmp_path: Path) 
     rows = "".join(f"{{'loss': 0.1, 'grad_norm': 1.0, 'clip_ratio/region_mean': 0.{40 + n}}}\n" for n in range(5))
     log = tmp_path / "train.log"
     log.write_text(f"GRPOConfig(\n{''.join(f'{name}={value},' + chr(10) for name, value in options.items())})\n{rows}")
-    (found,) = page.diagnose_log(None, log).places
+    (found,) = diagnose_log(None, log).places
     assert found.place == "inside"
     actor = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "ppo_epochs": 1, "ppo_mini_batch_size": 64}
     config = {"data": {"train_batch_size": 256}}
     config |= {"actor_rollout_ref": {"actor": {**actor, "policy_loss": {"loss_mode": "vanilla"}}}}
     rows = "".join(f"step:{n} - actor/pg_clipfrac:0.01 - actor/grad_norm:1.0\n" for n in range(5))
     log.write_text(f"{str(config).replace(', ', ',' + chr(10))}\n{rows}")
-    (found,) = page.diagnose_log(None, log).places
+    (found,) = diagnose_log(None, log).places
     assert found.place == "inside"
     assert "4 updates a batch" in found.of
 

@@ -15,6 +15,7 @@ from grpolab.readers import trl
 from grpolab.readers.given import Given
 
 GAS, STEPS, BATCH = "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"
+GROUP = {"num_generations": 8, "per_device_train_batch_size": 4}
 DAPO, MASKED = {"loss_type": "dapo"}, {"mask_truncated_completions": True}
 REUSED, LUSPO = {"num_iterations": 2, STEPS: 1}, {"loss_type": "luspo"}
 OPTIONS: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [  # rule, what breaks it, what it says, what does not
@@ -27,6 +28,9 @@ OPTIONS: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [  # rule, what
     ("sampler-is-another-policy", {"repetition_penalty": 1.1}, "repetition_penalty=1.1 changes", {"top_p": 0.9}),
     ("window-of-tokens", DAPO | {STEPS: 8, GAS: 32}, "is 4 times as large", DAPO | {STEPS: 8, GAS: 8}),
     ("window-of-tokens", DAPO | {STEPS: 4, GAS: 2}, "0.5 times", {"loss_type": "grpo", STEPS: 4, GAS: 2}),
+    ("groups-across-processes", GROUP, "a multiple of 2 processes only (one GPU", GROUP | {GAS: 2}),
+    ("groups-across-processes", GROUP, "--processes says", GROUP | {"num_processes": 1}),
+    ("groups-do-not-fit", GROUP | {"num_processes": 3}, "with 3 it raises a ValueError", GROUP | {"num_processes": 4}),
     ("luspo-by-token", LUSPO, "=token is a sum", LUSPO | {"importance_sampling_level": "sequence"}),
 ]
 
@@ -67,14 +71,12 @@ EAGER = {f"{ROLLOUT}free_cache_engine": True, f"{ROLLOUT}enforce_eager": "False"
 UNEQUAL = {LOG_PROBS: 32, MICRO: 4, HIGH: 4e-4}
 ADAPTER = {"actor_rollout_ref.model.lora_rank": 32, f"{ROLLOUT}name": "vllm"}
 MODE, FAST, VLLM = "vllm_importance_sampling_mode", {"learning_rate": 5e-5}, {"use_vllm": True}
-GROUP = {"num_generations": 8, "per_device_train_batch_size": 4}
 PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "learning-rate": ("trl", FAST, FAST | {"use_peft": True}),
     "adapter-and-vllm": ("trl", {"use_peft": True, "use_vllm": True}, {"use_peft": True, "use_vllm": False}),
     "truncated-in-denominator": ("trl", DAPO | MASKED, {"loss_type": "grpo"} | MASKED),
     "weight-of-a-sequence": ("trl", {MODE: "sequence_mask"}, {MODE: "token_truncate"}),
     "temperature-of-vllm": ("trl", VLLM | {"temperature": 0.6}, VLLM | {"temperature": 1.0}),
-    "groups-across-processes": ("trl", GROUP | {GAS: 1}, GROUP | {GAS: 2}),
     "kl-without-reward": ("trl", {"beta": 0.04}, {}),
     "verl-learning-rate": ("verl", {RATE: "1e-9"}, {RATE: "${lr}"}),
     "micro-batch-above-mini-batch": ("verl", BATCHES, BATCHES | {MICRO: 10}),

@@ -32,6 +32,7 @@ SPEAKS = {  # rule -> runs that break it, and what it says
     "epsilon-of-another-level": {
         f"{SEQUENCE} {LONG}": "20 times what compares with a token's 0.2 over 400 tokens (0.01)",
         f"{SEQUENCE} task=sorting": "11 tokens",
+        SEQUENCE + " epsilon=0.5": "GSPO's paper has 3e-4 below and 4e-4 above",
     },
     "epsilon-below-noise": {
         "loss_type=gspo dtype=bfloat16 max_completion_length=512": "a sequence ratio by over 512 tokens (about 0.0007)",

@@ -435,6 +435,15 @@ def test_a_task_of_ones_own_is_named_by_its_file_and_class(tmp_path):
     assert "3 runs of tiny transformers on letters.jsonl, seeds" in brief.screen([load_with(results, plan)], [])
 
 
+def test_without_a_finished_run_nothing_is_inconclusive(tmp_path):
+    study = load(write_study(tmp_path, trained=False), "clip_range")[-1]
+    decided = claims.decide([study])
+    assert {claim.verdict for claim in decided} == {claims.UNDECIDED}
+    said = brief.screen([study], decided)
+    assert said.startswith(f"No run has finished, so nothing is decided (hypotheses: {len(decided)} undecided).")
+    assert "inconclusive" not in said
+
+
 def test_arms_with_seeds_of_their_own_are_compared_over_those_that_all_have(tmp_path):
     """A look adds seeds to the arms that are not decided; a mean over others would be of other starts."""
     results = write_study(tmp_path, factors={"clip": ["symmetric", "clip_higher", "no_clip"], "task": ["sorting"]})

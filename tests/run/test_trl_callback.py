@@ -15,11 +15,12 @@ from tiny import records as journal
 from transformers import TrainerControl, TrainerState
 
 from grpolab.cli import main
-from grpolab.doctor import diagnose
+from grpolab.doctor import examine
 from grpolab.doctor.other_runs import find_gaps, find_runs, make_study
 from grpolab.doctor.run_folder import read_run
 from grpolab.meanings import METRICS, POSITIONS
 from grpolab.paths import Results, project_root
+from grpolab.readers.log_folders import find_all
 from grpolab.readers.trl_callback import RunFolder
 from grpolab.studies import housekeeping
 from grpolab.studies.housekeeping import find_unneeded
@@ -92,7 +93,7 @@ def test_rows_are_in_our_vocabulary_and_say_their_place_in_the_batch(tmp_path: P
 def test_the_doctor_reads_it_live_and_the_outcome_comes_last(tmp_path: Path) -> None:
     training = FakeTraining(tmp_path, arguments()).steps(5)
     folder = training.folder
-    assert diagnose(folder).state.startswith("still going, after 2 rollout steps of 2")
+    assert examine(read_run(folder)).state.startswith("still going, after 2 rollout steps of 2")
     assert not (folder / "outcome.json").exists()
     outcome = training.steps(3).end()
     assert (outcome["outcome"], outcome["reason"], outcome["rollout_steps"]) == ("completed", None, 2)
@@ -101,7 +102,7 @@ def test_the_doctor_reads_it_live_and_the_outcome_comes_last(tmp_path: Path) -> 
     assert (run.framework, run.updates_per_batch, run.settings["num_minibatches"]) == ("trl", 4, 2)
     provenance = json.loads((folder / "provenance.json").read_text())
     assert "hub_token" not in provenance["framework"]["arguments"]
-    found, _ = find_runs("trl", [str(tmp_path / "runs")])
+    found, _ = find_runs("trl", find_all([str(tmp_path / "runs")]))
     _, runs, _ = make_study(Results(tmp_path), "x", found, {}, None)
     assert not any("may still train" in gap for gap in find_gaps(runs))
     assert found[0].log.config["seed"] == yaml.safe_load((folder / "settings.yaml").read_text())["seed"] == 3

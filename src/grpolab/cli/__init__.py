@@ -14,6 +14,7 @@ from typing import Any
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import checking, keeping, reading, running
 from grpolab.cli.common import (
+    EXTRA_OF,
     FAILURE,
     INTERRUPTED,
     OK,
@@ -21,6 +22,7 @@ from grpolab.cli.common import (
     Parser,
     Subcommand,
     command,
+    install_command,
     option,
     to_json,
 )
@@ -28,14 +30,6 @@ from grpolab.errors import RequestError, near_matches
 from grpolab.paths import DISK_ERRORS
 from grpolab.study_names import available
 from grpolab.terminal import say, say_uncaught
-
-# Package -> the extra of pyproject.toml that brings it.
-EXTRA_OF = {
-    **dict.fromkeys(("torch", "transformers", "tokenizers", "huggingface_hub", "datasets"), "train"),
-    **dict.fromkeys(("optuna", "cmaes"), "train"),
-    **dict.fromkeys(("mlflow", "sqlalchemy"), "track"),
-    **dict.fromkeys(("jupytext", "nbclient", "nbconvert", "ipykernel"), "notebooks"),
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package = str(error.name).partition(".")[0]
         if package not in EXTRA_OF:
             raise
-        install = f"`pip install 'grpolab[{EXTRA_OF[package]}]'` installs it"
-        return _refuse(WRONG_REQUEST, [f"grpolab: this command needs {package}: {install}"], is_json)
+        install = install_command(EXTRA_OF[package])
+        return _refuse(WRONG_REQUEST, [f"grpolab: this command needs {package}: `{install}` installs it"], is_json)
     except BrokenPipeError:  # as in `grpolab status | head`; Python's last flush must not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE

@@ -8,8 +8,11 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from shlex import quote
 from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
@@ -22,6 +25,13 @@ Body = Callable[[argparse.Namespace], int | None]  # an exit code; None is OK
 Option = tuple[tuple[str, ...], dict[str, Any]]  # the arguments of `add_argument`
 
 
+# Package -> the extra of pyproject.toml that brings it.
+EXTRA_OF = {
+    **dict.fromkeys(("torch", "transformers", "tokenizers", "huggingface_hub", "datasets"), "train"),
+    **dict.fromkeys(("optuna", "cmaes"), "train"),
+    **dict.fromkeys(("mlflow", "sqlalchemy"), "track"),
+    **dict.fromkeys(("jupytext", "nbclient", "nbconvert", "ipykernel"), "notebooks"),
+}
 GROUPS = ("track", "runs")  # `track_sync` is the command sync of the group track
 
 
@@ -139,6 +149,20 @@ def require(package: str) -> None:
     """Raise ModuleNotFoundError, which `main` answers with the extra to install, if a package is missing."""
     if find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that adds extras to this program, from the folder, file or repository that it came from."""
+    name, pip = f"grpolab[{','.join(extras)}]", "pip" if find_spec("pip") else "uv pip"
+    with suppress(PackageNotFoundError):  # else it is on Python's path without having been installed
+        origin = json.loads(distribution("grpolab").read_text("direct_url.json") or "{}")
+        url, version_control = origin.get("url", ""), origin.get("vcs_info")
+        if origin.get("dir_info", {}).get("editable"):
+            return f"{pip} install -e {quote(unquote(urlsplit(url).path) + name.removeprefix('grpolab'))}"
+        if version_control:
+            url = f"{version_control['vcs']}+{url}@{version_control['commit_id']}"
+        name += f" @ {url}" if url else ""
+    return f"{pip} install {quote(name)}"
 
 
 def tracking_uri(results: Results, uri: str | None) -> str:

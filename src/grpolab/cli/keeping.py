@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 
 from grpolab.cli.common import (
+    EXTRA_OF,
     FAILURE,
     JSON,
     OK,
@@ -14,6 +17,7 @@ from grpolab.cli.common import (
     URI,
     command,
     flag,
+    install_command,
     option,
     require,
     results_of,
@@ -37,7 +41,9 @@ def init(arguments: argparse.Namespace) -> None:
     from grpolab.new_project import make_project
 
     say_files(arguments, make_project(Path(arguments.folder)))
-    say(f"now: cd {arguments.folder} && make sweep")
+    missing = [EXTRA_OF[package] for package in ("torch", "mlflow") if find_spec(package) is None]
+    first = f"{install_command(*missing)} && " if missing else ""
+    say(f"now: {first}cd {quote(arguments.folder)} && make sweep")
 
 
 @command(RESULTS, JSON)

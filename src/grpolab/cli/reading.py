@@ -7,6 +7,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
@@ -34,14 +35,17 @@ from grpolab.cli.common import (
 )
 from grpolab.errors import RequestError
 from grpolab.framework_names import LOG_NAMES
+from grpolab.identity import short_hash
 from grpolab.paths import REPORT_FILES, Results, write_text_atomic
 from grpolab.study_names import available, planned_name
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, LOOKS
 
 if TYPE_CHECKING:
+    from grpolab.doctor.causes import Finding
     from grpolab.doctor.evidence import Evidence
     from grpolab.doctor.other_runs import FoundRun
+    from grpolab.report.load import StudyRuns
 
 LOGS = tuple(LOG_NAMES)
 SOURCES = (*LOGS, "mlflow", "wandb-export")
@@ -93,19 +97,18 @@ def figures(arguments: argparse.Namespace) -> None:
         "--arm", action="append", default=[], metavar="NAME=FOLDER,...", help="repeatable; default: by config or name"
     ),
     option("--baseline", metavar="ARM", help="with --from: default the first arm"),
-    option("--out", type=Path, metavar="DIR", help="with --from: default results/imported/NAME"),
+    option("--out", type=Path, metavar="DIR", help="with --from: default results/imported/NAME-DIGEST"),
+    flag("--figures", "with --from: figures (PNG, PDF) and tables in LaTeX too, which a study has anyway"),
     flag("--brief", "print its first screen, and write nothing"),
     JSON,
     epilog="with --from: curves, differences and stability of runs that others made, found in folders",
 )
 def report(arguments: argparse.Namespace) -> None:
     """Draw a study's figures and tables and write its report; train nothing."""
-    from grpolab.run import tracking
-
     if arguments.source:
         _report_of_others(arguments)
         return
-    for name in ("arm", "baseline", "out"):
+    for name in ("arm", "baseline", "out", "figures"):
         if getattr(arguments, name):
             raise RequestError(f"--{name} needs --from, which is one of {', '.join(SOURCES)}")
     if len(arguments.study) > 1:
@@ -123,6 +126,7 @@ def report(arguments: argparse.Namespace) -> None:
 
             say(screen(results, study))
         return
+    from grpolab.run import tracking
     from grpolab.studies import drawing
 
     drawing.draw_all(results, study)
@@ -162,8 +166,7 @@ def _claims(results: Results, name: str) -> dict[str, Any]:
 
 def _report_of_others(arguments: argparse.Namespace) -> None:
     """Write the report of runs that other programs left in folders or in MLflow's database."""
-    from grpolab.doctor import other_runs
-    from grpolab.look.page import application
+    from grpolab.readers.log_folders import find_all
 
     if arguments.brief:
         raise RequestError("--brief is of studies: --from writes a report")
@@ -174,17 +177,29 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
         raise RequestError(f"--from={arguments.source} needs FOLDERs with the logs of runs, or --arm")
     if arms and (outside := set(folders).symmetric_difference(of_arms)):
         raise RequestError(f"FOLDER={', '.join(sorted(outside))} is not in exactly one --arm, or is named besides them")
+    logs = [] if arguments.source == "mlflow" else find_all(folders)
+    from grpolab.doctor import other_runs  # behind what may be refused: it loads pandas
+
     results = results_of(arguments)
     if arguments.source == "mlflow":
         runs, notes = _mlflow_runs(folders)
     else:
-        runs, notes = other_runs.find_runs(arguments.source if arguments.source in LOGS else None, folders)
-    output = arguments.out or results.root / "imported" / Path(folders[0]).resolve().stem
-    report = other_runs.write_report(
-        *(results, runs, notes, arms, arguments.baseline, output),
-        lambda study, causes: application([study], [], datetime.now(UTC), causes),
-    )
+        runs, notes = other_runs.find_runs(arguments.source if arguments.source in LOGS else None, logs)
+    output = arguments.out or results.root / "imported" / f"{Path(folders[0]).resolve().stem}-{_digest(folders)}"
+
+    def application(study: StudyRuns, causes: Mapping[str, tuple[Finding, ...]]) -> str:
+        from grpolab.look import page
+
+        return page.application([study], [], datetime.now(UTC), causes)
+
+    asked = results, runs, notes, arms, arguments.baseline, output, application, arguments.figures
+    report = other_runs.write_report(*asked)
     say_files(arguments, [report.with_suffix(".html"), report])
+
+
+def _digest(places: Iterable[str | Path]) -> str:
+    """Return letters that tell apart what is written about files of one name in different folders."""
+    return short_hash({"places": [str(Path(place).resolve()) for place in places]})
 
 
 def _arm(text: str) -> tuple[str, list[str]]:
@@ -304,8 +319,9 @@ def power(arguments: argparse.Namespace) -> None:
         of = "a comparison of two arms"
     elif arguments.file is not None and arguments.file.is_dir():
         from grpolab.doctor.other_runs import find_runs, make_study
+        from grpolab.readers.log_folders import find_all
 
-        runs, _ = find_runs(None, [of])
+        runs, _ = find_runs(None, find_all([of]))
         study, _, _ = make_study(results_of(arguments), arguments.file.resolve().name, runs, {}, arguments.baseline)
         noises = power_screen.of_study(study, difference)
     elif arguments.file is not None:
@@ -368,18 +384,21 @@ def vocabulary(arguments: argparse.Namespace) -> None:
     option("run", metavar="RUN|FILE", help="signature or its beginning, run folder, MLflow run id; a log, its folder"),
     option("--from", dest="framework", choices=LOGS, help="FILE is its log; default: by the names in it"),
     option("--run", dest="of_chart", metavar="NAME", help="FILE is W&B's chart of several runs: which"),
+    option("--config", type=Path, metavar="FILE", help="the settings of a log's run; default: what lies beside it"),
     *(URI, JSON, flag("--html", "write its page, with its curves: diagnoses/RUN.html in the results")),
 )
 def diagnose(arguments: argparse.Namespace) -> None:
     """Explain why a run looks the way it does: causes with evidence, and what is normal."""
+    run = evidence_of(arguments)
     from grpolab.doctor import examine, page
 
-    diagnosis = examine(run := evidence_of(arguments))
+    diagnosis = examine(run)
     if arguments.html:
         from grpolab.look.page import of_run
 
         results = results_of(arguments)
-        name = re.sub(r"[^\w.-]+", "_", run.run)[-100:]
+        name, place = re.sub(r"[^\w.-]+", "_", run.run)[-100:], Path(arguments.run)
+        name += f"-{_digest([place])}" if place.is_file() else ""
         file = results.root / "diagnoses" / f"{name}.html"
         write_text_atomic(file, of_run(results, run, diagnosis, datetime.now(UTC)))
         say_files(arguments, [file])
@@ -389,20 +408,24 @@ def diagnose(arguments: argparse.Namespace) -> None:
 
 def evidence_of(arguments: argparse.Namespace) -> Evidence:
     """Read a log, a trainer's folder, a run folder, or a run of the tracking store."""
+    from grpolab.readers.log_folders import find_config, near_files
+
+    name, place, of_log = arguments.run, Path(arguments.run), arguments.framework or arguments.of_chart
+    if place.is_dir() and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
+        from grpolab.doctor.other_runs import find_only_run
+
+        return find_only_run(arguments.framework, name, arguments.config)
+    if not place.exists() and (of_log or place.suffix or len(place.parts) > 1):
+        near = near_files(place) or "; `grpolab status --json` lists signatures"
+        raise RequestError(f"RUN={name}: there is no such file or folder{near}")
     from grpolab.doctor.evidence import to_evidence
     from grpolab.doctor.run_folder import read_run
     from grpolab.readers.logs import read_log, read_rows
     from grpolab.report import inspect
 
-    name, place = arguments.run, Path(arguments.run)
-    if place.is_dir() and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
-        from grpolab.doctor.other_runs import find_only_run
-
-        return find_only_run(arguments.framework, name)
-    if arguments.framework or arguments.of_chart or place.is_file():
-        return to_evidence(read_log(arguments.framework, place, arguments.of_chart))
-    if not place.exists() and (place.suffix or len(place.parts) > 1):
-        raise RequestError(f"RUN={name}: there is no such file or folder; `grpolab status --json` lists signatures")
+    if of_log or place.is_file():
+        log = read_log(arguments.framework, place, arguments.of_chart)
+        return to_evidence(log.with_config(*find_config(place, given=arguments.config)))
     results = results_of(arguments)
     if not arguments.uri:
         try:

@@ -346,7 +346,7 @@ def to_evidence(log: RunLog) -> Evidence:
         evaluations=log.evaluations,
         readings=log.readings,
         unknown=(
-            f"settings that the log does not print (it prints {listing(said, 8)})"
+            f"settings other than {listing(said, 8)}, which are written there"
             if said
             else "the settings (epsilon, beta, num_iterations, max_grad_norm, warm-up): such a log does not hold them",
             "advantages and single tokens: such a log does not hold them",

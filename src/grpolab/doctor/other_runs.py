@@ -24,7 +24,7 @@ from grpolab.errors import RequestError, printable
 from grpolab.framework_names import LOG_NAMES
 from grpolab.meanings import POSITIONS
 from grpolab.paths import Results
-from grpolab.readers.log_folders import FoundLog, find_logs, group_runs, join_charts
+from grpolab.readers.log_folders import FoundLog, find_all, find_config, group_runs
 from grpolab.readers.logs import read_charts, read_log
 from grpolab.report.journals import NUMBERS, column
 from grpolab.report.load import StudyRuns, study_of
@@ -74,14 +74,21 @@ class FoundRun:
         return DIVERGED if odd and max(odd) >= self.last_step else COMPLETED
 
 
-def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun], list[str]]:
-    """Return the runs of a framework (None: any) in folders or files, and what was left out. Raises RequestError."""
+def find_runs(
+    framework: str | None, logs: Sequence[FoundLog], config: Path | None = None
+) -> tuple[list[FoundRun], list[str]]:
+    """Return the runs of a framework (None: any) that these logs are of, and what was left out. Raises RequestError.
+
+    `config` is the file of their settings; None: of each what lies beside its log.
+    """
     runs, refused = [], list[str]()
-    for log in join_charts(log for folder in dict.fromkeys(folders) for log in find_logs(folder)):
+    for log in logs:
         try:
             theirs = None
             if not log.path.is_dir():
                 theirs = read_charts(framework, log.name, log.charts) if log.charts else read_log(framework, log.path)
+                beside = find_config(log.path, given=config) if config else (log.config, log.config_file)
+                theirs = theirs.with_config(*beside)
             evidence = to_evidence(theirs) if theirs else read_run(log.path)
         except RequestError as refusal:
             refused.append(str(refusal))
@@ -89,12 +96,12 @@ def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[Found
         if framework not in (None, evidence.framework):
             refused.append(f"FILE={log.name} is the folder of a run of {evidence.framework}")
             continue
-        config = {**theirs.config, **log.config} if theirs else evidence.settings
-        runs.append(FoundRun(replace(log, name=printable(log.name), config=dict(config)), evidence))
+        written = theirs.config if theirs else evidence.settings
+        runs.append(FoundRun(replace(log, name=printable(log.name), config=dict(written)), evidence))
     if not runs:
-        why = f": {refused[0]}" if refused else ": no trainer_state.json, console's output, .csv or .jsonl is there"
         more = f" ({count(len(refused) - 1, 'file')} more like it)" if len(refused) > 1 else ""
-        raise RequestError(f"FOLDER={listing(list(folders), 3)} holds no log of a run{why}{more}")
+        folders = listing(list(dict.fromkeys(log.folder for log in logs)), 3)
+        raise RequestError(f"FOLDER={folders} holds no log of a run: {refused[0]}{more}")
     readings = dict.fromkeys(text for run in runs for text in run.evidence.readings)
     notes = [text for text in readings if text.startswith("by likeness")]
     if refused:
@@ -102,9 +109,9 @@ def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[Found
     return runs, notes
 
 
-def find_only_run(framework: str | None, folder: str) -> Evidence:
+def find_only_run(framework: str | None, folder: str, config: Path | None) -> Evidence:
     """Return the evidence of the only run in a folder. Raises RequestError if the folder holds none or several."""
-    runs, _ = find_runs(framework, [folder])
+    runs, _ = find_runs(framework, find_all([folder]), config)
     if len(runs) > 1:
         named = [f"{run.log.path} --run '{run.log.name}'" for run in runs if run.log.charts]
         names = listing(named or [str(Path(folder, run.log.name)) for run in runs], 4)
@@ -216,15 +223,19 @@ def write_report(
     arms: Arms,
     baseline: str | None,
     output: Path,
-    application: Callable[[StudyRuns, Mapping[str, tuple[Finding, ...]]], str] = lambda study, causes: "",
+    application: Callable[[StudyRuns, Mapping[str, tuple[Finding, ...]]], str],
+    draws: bool,
 ) -> Path:
     """Write the report of found runs; return the path of report.md. Raises RequestError as `make_study`.
 
     `application` gets the study and the findings of each run, and returns what report.html holds besides the text.
+    `draws`: with figures, PNG and PDF, and tables in LaTeX.
     """
-    from grpolab.report.page import write_found  # imported late: drawing loads slowly
+    from grpolab.report.page import write_found  # imported late: what is refused need not wait for it
 
     study, placed, grouping = make_study(results, output.name, runs, arms, baseline)
+    if not draws:  # which takes longer than all else
+        study = replace(study, plan=study.plan | {"figures": []})
     start = f"evaluations: {study.metric} is "  # and then the names that a log has for it
     readings = {text for run in runs for text in run.evidence.readings if text.startswith(start)}
     names = sorted({text.removeprefix(start).rpartition(": ")[0] for text in readings})

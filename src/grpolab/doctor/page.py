@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,13 @@ from grpolab.doctor.breakdown import describe_fall
 from grpolab.doctor.causes import CONFIDENCES, Cause, Finding, read_table
 from grpolab.doctor.contradictions import metrics_contradict  # noqa: F401  (for the rules of its module)
 from grpolab.doctor.cost import add_cost
-from grpolab.doctor.evidence import REWARD, Evidence, to_evidence
+from grpolab.doctor.evidence import REWARD, Evidence
 from grpolab.doctor.expected import WHOSE, Place, find_places
 from grpolab.doctor.no_progress import FLAT_ROWS
 from grpolab.doctor.normal import no_reuse  # noqa: F401  (likewise)
-from grpolab.doctor.run_folder import read_run
 from grpolab.doctor.sampler_gap import GAPS
 from grpolab.framework_names import LOG_NAMES, LOG_ONLY
 from grpolab.meanings import METRICS
-from grpolab.readers.logs import read_log
 from grpolab.report.text import count, listing, number
 
 (*SYMPTOMS, NORMAL), TABLES = read_table()
@@ -62,16 +59,6 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return text(self)
-
-
-def diagnose(folder: Path) -> Diagnosis:
-    """Return the causes in a run folder. Raises RequestError if its settings cannot be read."""
-    return examine(read_run(folder))
-
-
-def diagnose_log(framework: str | None, path: Path) -> Diagnosis:
-    """Return the causes in a log; `framework` None: the one that most metric names fit. Raises RequestError."""
-    return examine(to_evidence(read_log(framework, path)))
 
 
 def find_causes(run: Evidence, causes: Iterable[Cause] = CAUSES.values()) -> tuple[Finding, ...]:

@@ -19,6 +19,7 @@ Imported: TypeAlias = tuple[Mapping[str, Any], RunSettings]  # another framework
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}." for part in ("actor", "rollout", "model"))
 FILTER = "algorithm.filter_groups."
 TRL_RULES: Rules = {
+    "groups-do-not-fit": ("error", "num_generations or per_device_train_batch_size"),
     "reuse-is-no-op": ("warning", "gradient_accumulation_steps"),
     "dropout-moves-the-ratio": ("warning", "disable_dropout"),
     "sampler-is-another-policy": ("warning", "repetition_penalty"),
@@ -26,13 +27,13 @@ TRL_RULES: Rules = {
     "hidden-staleness": ("note", "steps_per_generation"),
     "luspo-by-token": ("note", "importance_sampling_level"),
     "window-of-tokens": ("note", "steps_per_generation"),
+    "groups-across-processes": ("note", "num_generations"),
 }
 FILE_RULES: dict[str, Rules] = {
     "trl": {
         "learning-rate": ("warning", "learning_rate"),
         "truncated-in-denominator": ("note", "mask_truncated_completions"),
         "adapter-and-vllm": ("warning", "use_peft or use_vllm"),
-        "groups-across-processes": ("note", "num_generations"),
         "weight-of-a-sequence": ("note", "vllm_importance_sampling_mode"),
         "temperature-of-vllm": ("note", "temperature"),
         "kl-without-reward": ("note", "beta"),
@@ -56,6 +57,7 @@ KEY_RULES: Rules = {
 }
 CAVEATS = {"unknown-key": "", "value-not-in-file": ": what is found rests on the defaults of these"}
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+GROUPS = ("num_generations", "per_device_train_batch_size", "num_processes")
 BY_TOKENS_OF_ALL = ("dapo", "cispo", "vespo")  # losses that TRL divides by the tokens of the generation batch
 # The usual learning rate of GRPO on language models, as in TRL, verl and most papers; LoRA takes ten times that.
 USUAL_RATE, HIGH, LOW = 1e-6, 20, 1 / 50  # HIGH and LOW: factors on it beyond which a rate gets a warning
@@ -138,6 +140,16 @@ def check_trl_options(options: Mapping[str, Any]) -> list[LintFinding]:
             f" 2026 (#5890) TRL divides by the tokens of the generation batch, so the gradient is {window / slices:g}"
             " times as large as meant; newer versions correct for it"
         )
+    group, batch, processes = (options[key] for key in GROUPS)
+    if options["version"] != "0.14" and batch * slices * (processes or 1) % group:  # 0.14 counts prompts
+        needed, each = group // math.gcd(group, batch * slices), f"{batch} * {slices} = {batch * slices}"
+        said = f"num_generations={group} must divide the generation batch, and a process generates {each}: TRL starts"
+        sentences["groups-do-not-fit" if processes else "groups-across-processes"] = (
+            f"{said} with a multiple of {needed} processes only, and with {processes} it raises a ValueError"
+            if processes
+            else f"{said} with a multiple of {needed} processes only (one GPU less where vLLM has its own; --processes"
+            " says how many there are), and unsloth raises the batch instead"
+        )
     return to_findings(TRL_RULES, sentences.items())
 
 
@@ -182,17 +194,6 @@ def _check_trl_file(keys: Mapping[str, Any]) -> Sentences:
             "use_peft and use_vllm: TRL 0.15 does not send the adapter to vLLM, and the reward stays flat; check that"
             " the gap of sampler and trainer does not grow"
         )
-    group, batch = _number(keys, "num_generations"), _number(keys, "per_device_train_batch_size") or 8.0
-    slices = _number(keys, "steps_per_generation") or _number(keys, "gradient_accumulation_steps") or 1.0
-    if group and "generation_batch_size" not in keys and all(n.is_integer() for n in (group, batch, slices)):
-        each = int(batch * slices)
-        if each > 0 and each % int(group):
-            needed = int(group) // math.gcd(int(group), each)
-            sentences["groups-across-processes"] = (
-                f"num_generations={group:g} must divide the generation batch, and a process generates {batch:g} *"
-                f" {slices:g} = {each}: TRL starts with a multiple of {needed} processes only (one GPU less where vLLM"
-                " has its own), and unsloth raises the batch instead"
-            )
     if (mode := str(keys.get("vllm_importance_sampling_mode"))).startswith("sequence"):
         sentences["weight-of-a-sequence"] = (
             f"vllm_importance_sampling_mode={mode}: the weight is a product over tokens, so its variance grows with"

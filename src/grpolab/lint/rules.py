@@ -180,7 +180,9 @@ def _check_clip(run: RunSettings) -> Sentences:
     if level in ONE_A_SEQUENCE and clips_ratios(run) and low > TOO_WIDE * comparable:
         sentences["epsilon-of-another-level"] = (
             f"epsilon={low:g} at importance_sampling_level={level} is {low / comparable:.0f} times what compares with a"
-            f" token's {TOKEN_EPSILON} over {length} tokens ({comparable:.1g}): it will hardly clip"
+            f" token's {TOKEN_EPSILON} over {length} tokens ({comparable:.1g}): it will hardly clip; GSPO's paper has"
+            " 3e-4 below and 4e-4 above, and ten times that ended within 4 points of a token ratio on five tasks"
+            " (`grpolab report gspo_fails --brief`; what each range clips: docs/clip_ranges.md)"
         )
     if SURROGATES[run.kernel].clips and run.ratio_is_one and (cap is None or cap >= 1):
         sentences["clip-cannot-bind"] = (

@@ -57,7 +57,7 @@ def _study_of_run(results: Results, run: Evidence) -> StudyRuns:
     """Return a run as a study with one cell."""
     folder = results.run(run.run) if SIGNATURE.fullmatch(run.run) else None
     if not folder or not folder.is_dir():
-        found = FoundRun(FoundLog(run.run, "", Path(run.run), {}), run)
+        found = FoundRun(FoundLog(run.run, "", Path(run.run)), run)
         return make_study(results, run.run, [found], {}, None)[0]
     settings = read_settings(folder)
     cell = {

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from grpolab.bounded import read_mapping
-from grpolab.errors import RequestError, printable
+from grpolab.errors import RequestError, listing, near_matches, printable
 from grpolab.identity import dotted
 from grpolab.readers.log_tables import runs_of_chart
 
@@ -40,15 +40,25 @@ class FoundLog:
     name: str  # of the run
     folder: str  # that was asked for
     path: Path
-    config: Mapping[str, Any]  # beside the log, dotted; empty if there is none
+    config: Mapping[str, Any] = field(default_factory=dict)  # beside the log, dotted; empty if there is none
+    config_file: Path | None = None
     charts: tuple[Path, ...] = ()  # CSV files with columns of this run and of others, if it is read from such
+
+
+def find_all(folders: Iterable[str]) -> list[FoundLog]:
+    """Return the logs in folders, with the charts of a run joined. Raises RequestError if there is none."""
+    logs = list(join_charts(log for folder in dict.fromkeys(folders) for log in find_logs(folder)))
+    if not logs:
+        why = "no trainer_state.json, console's output, .csv or .jsonl is there"
+        raise RequestError(f"FOLDER={listing(list(folders), 3)} holds no log of a run: {why}")
+    return logs
 
 
 def find_logs(folder: str) -> Iterator[FoundLog]:
     """Yield the logs in a folder, or the one that a file is; of checkpoints the last one's. Raises RequestError."""
     root = Path(folder)
     if not root.exists():
-        raise RequestError(f"FOLDER={folder} is not there")
+        raise RequestError(f"FOLDER={folder} is not there{near_files(root)}")
     files = [root] if root.is_file() else sorted(islice(root.rglob("*"), MOST_FILES + 1))
     if len(files) > MOST_FILES:
         raise RequestError(
@@ -64,19 +74,28 @@ def find_logs(folder: str) -> Iterator[FoundLog]:
         is_below = run != root and run.is_relative_to(root)  # the run of a checkpoint that was asked for is above
         name = str(run.relative_to(root)) if is_below else run.resolve().name
         is_ours = run in run_folders
-        yield FoundLog(name, folder, run if is_ours else states[run], {} if is_ours else _config_of(states[run], root))
-    may_be = [file for file in files if file == root or (file.suffix in LOGS and file.name not in NO_LOGS)]
-    logs = [file for file in may_be if file.is_file()]
+        yield FoundLog(name, folder, run) if is_ours else FoundLog(name, folder, states[run], *find_config(states[run]))
+    logs = [file for file in files if file == root or _is_log(file)]
     beside = Counter(log.parent for log in logs)
     taken = run_folders | states.keys()
     for log in logs:
         if not taken.isdisjoint((log.parent, *log.parent.parents)):
             continue
         of_chart = runs_of_chart(log) if log.suffix == ".csv" else []
-        yield from (FoundLog(run, folder, log, {}, (log,)) for run in of_chart)
+        yield from (FoundLog(run, folder, log, charts=(log,)) for run in of_chart)
         if not of_chart:
             name = log.stem if log == root else str(log.relative_to(root).with_suffix(""))
-            yield FoundLog(name, folder, log, _config_of(log, root, is_alone=beside[log.parent] == 1))
+            is_alone = beside[log.parent] == 1 if log != root else None
+            yield FoundLog(name, folder, log, *find_config(log, is_alone))
+
+
+def near_files(path: Path) -> str:
+    """Return ' (did you mean log.jsonl?)' for a mistyped path, by the names in its folder."""
+    return near_matches(path.name, os.listdir(path.parent) if path.parent.is_dir() else ())
+
+
+def _is_log(file: Path) -> bool:
+    return file.suffix in LOGS and file.name not in NO_LOGS and file.is_file()
 
 
 def join_charts(logs: Iterable[FoundLog]) -> Iterator[FoundLog]:
@@ -100,22 +119,36 @@ def _is_checkpoint(state: Path) -> bool:
 def _step_of_checkpoint(state: Path) -> float:
     """Return the step of a trainer_state.json; infinity for the one beside the checkpoints, which is the last."""
     step = state.parent.name.removeprefix("checkpoint-")
-    return float(step) if step.isdecimal() and _is_checkpoint(state) else np.inf
+    return float(step) if step.isdecimal() and _is_checkpoint(state) else math.inf
 
 
-def _config_of(log: Path, root: Path, is_alone: bool = True) -> dict[str, Any]:
-    """Return the config with the log's name or, if the log is alone, with a usual name; a model's does not count."""
+def find_config(
+    log: Path, is_alone: bool | None = None, given: Path | None = None
+) -> tuple[dict[str, Any], Path | None]:
+    """Return the config with the log's name or, if the log is alone, with a usual name; and its file.
+
+    A model's does not count. `is_alone`: no other log lies in the folder; None: look. A trainer_state.json always is.
+    `given` is taken as it is. Raises RequestError if that is no config.
+    """
+    if given:
+        return _read_config(given), given
     folder = log.parent.parent if _is_checkpoint(log) else log.parent
+    if is_alone is None:
+        is_alone = log.name == "trainer_state.json" or {log, *filter(_is_log, folder.iterdir())} == {log}
     names = [f"{log.stem}{end}" for end in (".yaml", ".yml", ".json") if end != log.suffix]
-    for name in [*names, *(CONFIGS if is_alone and not root.is_file() else ())]:
-        try:
-            config = read_mapping(str(folder / name))
-        except RequestError:
-            continue
-        if not {"architectures", "model_type", "log_history"} & config.keys():
-            wandb = {key: part["value"] for key, part in config.items() if isinstance(part, dict) and "value" in part}
-            return dict(dotted(config | wandb))
-    return {}
+    for file in (folder / name for name in (*names, *(CONFIGS if is_alone else ()))):
+        with suppress(RequestError):
+            config = _read_config(file)
+            if not {"architectures", "model_type", "log_history"} & config.keys():
+                return config, file
+    return {}, None
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """Return the values in a config, dotted, without what W&B puts around them. Raises RequestError."""
+    config = read_mapping(str(file))
+    wandb = {key: part["value"] for key, part in config.items() if isinstance(part, dict) and "value" in part}
+    return dict(dotted(config | wandb))
 
 
 def group_runs(
@@ -129,10 +162,13 @@ def group_runs(
     """
     arms, how = _choose_arms(runs, folders_of_arms)
     seeds = [_seed_of(run) for run in runs]
-    first, *others = pd.Series(seeds, dtype=object).groupby(arms, sort=False).agg(set)
+    seeds_of, numbered = defaultdict[str, list[int | None]](list), list[int]()
+    for arm, seed in zip(arms, seeds, strict=True):
+        numbered.append(len(seeds_of[arm]))
+        seeds_of[arm].append(seed)
+    first, *others = map(set, seeds_of.values())
     known = [seed for seed in seeds if seed is not None]
-    twice = [pair for pair, n in Counter(zip(arms, seeds, strict=True)).items() if n > 1]
-    numbered, why = pd.Series(arms).groupby(arms).cumcount().tolist(), ""
+    twice, why = [pair for pair, n in Counter(zip(arms, seeds, strict=True)).items() if n > 1], ""
     if len(known) < len(runs):
         known, why = numbered, f"{len(runs) - len(known)} of {len(runs)} runs do not say their seed; they are numbered"
     elif twice:

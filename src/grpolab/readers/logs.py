@@ -18,9 +18,10 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any, TextIO
 
 import numpy as np
@@ -50,6 +51,8 @@ SETTINGS = {
 
 BLOCK = 1 << 20  # characters that are read at once; a longer line is cut there
 LONGEST_OBJECT = 8 << 20  # characters of one row of JSON
+SCRIPTS = (".py", ".sh", ".yaml", ".yml", ".toml")
+A_LOG = "is a trainer_state.json, rows as JSON or CSV, a notebook, or what a console printed"
 BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -69,20 +72,30 @@ class RunLog:
     problems: tuple[str, ...]  # what could not be read, one sentence each
     readings: tuple[str, ...]  # what was read as what, where a reader must know it, one sentence each
 
+    def with_config(self, config: Mapping[str, Any], file: Path | None) -> RunLog:
+        """Return the log with what a config in a file says, which goes before what the log prints."""
+        if not config:
+            return self
+        config, reading = {**self.config, **config}, f"its config is {printable(str(file))}"
+        settings = _settings(self.framework, config)
+        return replace(self, config=config, settings=settings, readings=(*self.readings, reading))
+
 
 def read_log(framework: str | None, path: Path, run: str | None = None) -> RunLog:
     """Return the numbers in a log; `framework` None: the one most names fit; `run`: of a chart. Raises RequestError."""
     collected = _Collector()
     try:
-        if not path.is_file():
-            what = "it is no file" if path.exists() else "there is no such file"
+        if not path.is_file() or path.suffix in SCRIPTS:
+            what = f"it is a script or a config, which `grpolab lint {quote(str(path))}` reads; one {A_LOG}"
+            what = what if path.is_file() else "it is no file" if path.exists() else "there is no such file"
             raise RequestError(f"FILE={path} cannot be read as a log: {what}")
         with path.open("rb") as binary:  # PowerShell redirects in UTF-16
             encoding = "utf-16" if binary.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         with path.open(encoding=encoding, errors="replace", newline=None) as file:
             head = file.read(BLOCK)
-            if "\0" in head:
-                raise RequestError(f"FILE={path} cannot be read as a log: it is no text")
+            if "\0" in head or not head.strip():
+                what = "no text" if head.strip() else "empty"
+                raise RequestError(f"FILE={path} cannot be read as a log: it is {what}; one {A_LOG}")
             first = head.lstrip()[:1]
             if run is not None or path.suffix in (".csv", ".tsv"):
                 collected.add(log_tables.csv_rows(path, chain(head.splitlines(keepends=True), file), run))
@@ -124,12 +137,14 @@ class _Collector:
         self.rows: list[dict[str, float]] = []
         self.evaluations: list[tuple[int, dict[str, float]]] = []  # with the number of rows before each
         self.config: dict[str, Any] = {}
+        self.seen = 0  # rows, those without a known number too
         self.damaged = 0  # rows that could not be read
         self.readings: list[str] = []
 
     def add(self, rows: Iterable[LoggedRow]) -> None:
         """Keep the known numbers of the rows that are about training, or about an evaluation."""
         for row in rows:
+            self.seen += 1
             if "train_runtime" in row:  # the summary at the end of TRL's log
                 continue
             numbers = {}
@@ -159,7 +174,7 @@ class _Collector:
         tables, text = log_tables.read_page(path, text)
         lines = _Collector()
         lines.add_lines(text.splitlines(keepends=True))
-        self.config |= lines.config
+        self.config, self.seen = self.config | lines.config, self.seen + lines.seen
         table = max(tables, key=log_tables.numbers_in, default=[])
         if log_tables.numbers_in(table) < log_tables.numbers_in(lines.rows):
             self.rows, self.evaluations, self.damaged = lines.rows, lines.evaluations, lines.damaged
@@ -192,6 +207,9 @@ class _Collector:
         if framework is None:
             is_other = len(alike) > len(log_names.TELLING.intersection(exact))
             framework = log_names.OTHER if is_other else best if telling[best].any() else None
+        if not self.seen:
+            what = "no whole row of a log: the first is cut off, or no JSON" if self.damaged else "no rows of a log"
+            raise RequestError(f"FILE={run} holds {what}; one {A_LOG}")
         if not framework or (framework in telling and not telling[framework].any()):
             expected = ", ".join(list(log_names.NAMES[framework])[:6]) if framework else ", ".join(log_names.NAMES)
             by = f"that {framework} logs of an update" if framework else "of an update that the doctor knows"

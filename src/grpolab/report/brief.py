@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.quantities import GAINS
-from grpolab.report.claims import VERDICTS, VOID, Claim
+from grpolab.report.claims import OPEN, VERDICTS, VOID, Claim
 from grpolab.report.effects import SMALL
 from grpolab.report.how_many_seeds import sentences
 from grpolab.report.load import StudyRuns
@@ -18,7 +18,7 @@ from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.provenance import compute, damaged, runs_of, runs_of_others
 from grpolab.report.questions import CONSEQUENCE, ONE_RATE, OWN_RATES, QUESTION, REPETITION
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
-from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
+from grpolab.report.statistics.looks import LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
 from grpolab.report.text import begun, count, listing, number, spans
 from grpolab.vocabulary import MARGIN_OF_GAIN
 
@@ -28,8 +28,6 @@ KINDS = {
     REPETITION: ("repetition", " (of a hypothesis that was asked already)"),
 }
 DECIDED = (SUPPORTED, OPPOSITE, NEGLIGIBLE)
-NO_SEED = "not trained"
-FOUND = (*VERDICTS, NO_SEED)
 MOST_SAID, MOST_OPEN = 3, 2  # claims of an axis; the page of its study has them all
 
 
@@ -42,7 +40,11 @@ def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim], elsewhere: Seq
     with_cells = [study for study in studies if len(study.cells)]
     titled = [study for study in with_cells if study.plan.get("title")]
     axes = [_axis(study, claims, [*claims, *elsewhere]) for study in titled or with_cells]
-    return "\n\n".join([count_verdicts(claims), "\n".join(axes), "\n\n".join(limits(studies, claims))])
+    counted = count_verdicts(claims)
+    if not len(runs_of(studies)):
+        undecided = sum(claim.is_finding for claim in claims)
+        counted = f"No run has finished, so nothing is decided (hypotheses: {undecided} undecided)."
+    return "\n\n".join([counted, "\n".join(axes), "\n\n".join(limits(studies, claims))])
 
 
 def finding(study: StudyRuns, claims: Sequence[Claim], said: Sequence[str]) -> list[str]:
@@ -96,7 +98,7 @@ def _axis(study: StudyRuns, claims: Sequence[Claim], every: Sequence[Claim]) -> 
         key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.kind != QUESTION, claim.p),
     )
     mixed = len({claim.label for claim in claims if claim.is_finding}) > 1
-    undecided = [claim for claim in claims if claim.verdict == INCONCLUSIVE]
+    undecided = [claim for claim in claims if claim.verdict in OPEN]
     elsewhere = {claim.name: claim for claim in undecided if claim.n and any(_elsewhere(claim, every))}
     lines = [
         "".join([_sentence(claim, mixed), *(f"\n    - {text}" for text in _elsewhere(claim, every))])
@@ -127,7 +129,7 @@ def _carried(study: StudyRuns, claims: Sequence[Claim]) -> list[str]:
         return []
     carried, open_, lines = list[str](), list[str](), list[str]()
     for of in asked:
-        places = {word: [c.where for c in of if (c.verdict if c.seeds else NO_SEED) == word] for word in FOUND}
+        places = {word: [c.where for c in of if c.verdict == word] for word in VERDICTS}
         found = {word: ", ".join(at) if len(at) < len(of) else f"all {len(at)}" for word, at in places.items() if at}
         says = of[0].says.rstrip(".")
         if len(found) == 1 and of[0].verdict in DECIDED:
@@ -247,7 +249,7 @@ def _looks(tested: Sequence[Claim]) -> Iterator[str]:
     for name, group in groupby(tested, key=lambda claim: claim.study):
         claims = list(group)
         looked = max((look for look in LOOKS if look <= max(claim.seeds for claim in claims)), default=0)
-        is_open = any(claim.verdict == INCONCLUSIVE for claim in claims)
+        is_open = any(claim.verdict in OPEN for claim in claims)
         at.setdefault((is_open, looked), []).append(name)
     parts = [
         f"{'open' if is_open else 'all decided'} after {looked or f'fewer than {LOOKS[0]}'}: {listing(names, 30)}"

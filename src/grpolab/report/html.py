@@ -12,7 +12,6 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from PIL import Image
 
 from grpolab.report.claims import FAILS, HOLDS, VERDICTS
 from grpolab.report.figures import FIGURES
@@ -77,6 +76,8 @@ def gallery(name: str, pictures: Sequence[Picture], folder: Path) -> str:
 
 def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
     """Return a PNG file as a data URI, made smaller to `width` pixels if given, and its width on paper in inches."""
+    from PIL import Image
+
     content = file.read_bytes()
     with Image.open(BytesIO(content)) as image:
         inches = image.width / image.info.get("dpi", (96, 96))[0]

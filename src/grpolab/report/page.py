@@ -107,16 +107,17 @@ def write(
 
 
 def write_found(
-    study: StudyRuns, output: Path, runs: str, lacks: Sequence[str], diagnosis: str, application: str = ""
+    study: StudyRuns, output: Path, runs: str, lacks: Sequence[str], diagnosis: str, application: str
 ) -> Path:
     """Write the report of runs that others made, report.md and report.html in `output`; return the path of report.md.
 
-    In Markdown, `runs` names them, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
+    In Markdown, `runs` names them, `lacks` what their logs do not hold, `diagnosis` what is wrong there. Tables are in
+    LaTeX too if the plan has figures.
     """
     pictures = _draw_figures([study], output, lambda line: None, shown=False)[study.name]
     written = [kept for table in tables.tables(study) if (kept := table.without_empty_columns)]
     for table in written:
-        table.write(output / "tables")
+        table.write(output / "tables", in_latex=bool(study.plan["figures"]))
     sections = [
         f"# {study.name}\n\n{study.plan['question']}",
         runs,

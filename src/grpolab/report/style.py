@@ -10,20 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.figure import Figure
-from PIL import Image
 
 from grpolab.paths import map_leaves, write_text_atomic
 from grpolab.report.load import StudyRuns
 from grpolab.report.text import listing
 from grpolab.vocabulary import DAMAGED, DIVERGED, FAILED, STOPPED
+
+if TYPE_CHECKING:  # matplotlib is loaded when a figure is drawn: reports on logs have none
+    from matplotlib.figure import Figure
 
 TEXT_WIDTH = 6.8  # inches: both columns of a two-column paper
 COLUMN_WIDTH = 3.3
@@ -115,12 +113,16 @@ _PAPER: Any = {
 @contextmanager
 def paper_style() -> Iterator[None]:
     """Let matplotlib draw for print: seaborn's ticks style, fonts of 7-8 points, embedded TrueType."""
-    with mpl.rc_context(_PAPER):
+    from matplotlib import rc_context
+
+    with rc_context(_PAPER):
         yield
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.pdf without dates, so that drawing again gives the same bytes."""
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
     stem.parent.mkdir(parents=True, exist_ok=True)
     image, pdf = Path(f"{stem}.png"), Path(f"{stem}.pdf")  # a stem may have a dot
     image.write_bytes(png(figure))
@@ -132,6 +134,9 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 def png(figure: Figure) -> bytes:
     """Return the figure as a PNG file in 256 colours, which take a third of the bytes of full colour."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
     with paper_style(), BytesIO() as file:
         figure.set_dpi(DPI)
         canvas = FigureCanvasAgg(figure)

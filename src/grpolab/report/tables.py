@@ -50,15 +50,13 @@ class Table:
         """Return the table with its caption as HTML, for notebooks."""
         return f"<p>{html.escape(self.caption)}</p>{self.shown.to_html(index=False)}"
 
-    def write(self, folder: Path) -> str:
+    def write(self, folder: Path, in_latex: bool = True) -> str:
         """Write `folder`/name.csv, .md and .tex (which needs the LaTeX package booktabs); return its Markdown."""
-        style = self.shown.replace("`", "", regex=True).style.hide(axis="index").format(escape="latex")
-        caption = re.sub(r"([%_&#$])", r"\\\1", self.caption.replace("`", ""))
-        texts = {
-            "csv": self.numbers.to_csv(index=False, float_format="%.6g"),
-            "md": f"{self.markdown}\n",
-            "tex": style.format_index(escape="latex", axis="columns").to_latex(hrules=True, caption=caption),
-        }
+        texts = {"csv": self.numbers.to_csv(index=False, float_format="%.6g"), "md": f"{self.markdown}\n"}
+        if in_latex:
+            style = self.shown.replace("`", "", regex=True).style.hide(axis="index").format(escape="latex")
+            caption = re.sub(r"([%_&#$])", r"\\\1", self.caption.replace("`", ""))
+            texts["tex"] = style.format_index(escape="latex", axis="columns").to_latex(hrules=True, caption=caption)
         for suffix, text in texts.items():
             write_text_atomic(folder / f"{self.name}.{suffix}", text)
         return self.markdown

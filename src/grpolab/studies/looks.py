@@ -42,14 +42,13 @@ Decide = Callable[[Results, list[dict[str, Any]]], Sequence[Answer]]  # from the
 
 
 def report_decides(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
-    from grpolab.report.claims import decide
+    from grpolab.report.claims import OPEN, decide
     from grpolab.report.load import read_all, study_of
-    from grpolab.report.statistics.looks import INCONCLUSIVE
 
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in documents for cell in plan["cells"]))
     claims = decide([study_of(results, plan, runs) for plan in documents])
     return [
-        Answer(claim.study, claim.id, claim.where, claim.verdict, claim.verdict == INCONCLUSIVE, claim.seeds)
+        Answer(claim.study, claim.id, claim.where, claim.verdict, claim.verdict in OPEN, claim.seeds)
         for claim in claims
         if claim.is_finding
     ]

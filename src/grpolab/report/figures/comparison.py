@@ -15,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from grpolab.report import how_many_seeds, measures, style
-from grpolab.report.claims import Claim
+from grpolab.report.claims import OPEN, Claim
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN_DOTS, Drawing, NotDrawnError, Sheet, arm_label
 from grpolab.report.load import StudyRuns
@@ -292,7 +292,7 @@ def draw_sign_errors(study: StudyRuns) -> Drawing:
 VERDICTS_PLACE = Path("figures/verdicts.png")
 COLOURS = {
     **{looks.SUPPORTED: "#0072b2", looks.OPPOSITE: "#d55e00"},
-    **{looks.NEGLIGIBLE: "#009e73", looks.INCONCLUSIVE: "0.6"},
+    **{looks.NEGLIGIBLE: "#009e73", **dict.fromkeys(OPEN, "0.6")},
 }
 REACH = 12.0  # margins; an interval that goes further ends in an arrow
 KEPT = ("study", "id", "verdict", "label", "effect", "low", "high", "n")
