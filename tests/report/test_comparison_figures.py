@@ -9,7 +9,7 @@ from report_results import HYPOTHESES, series_of, texts_of, with_curves, write_s
 from scipy import stats
 
 from grpolab.report import brief
-from grpolab.report.claims import UNDECIDED, decide
+from grpolab.report.claims import NOT_RUN, decide
 from grpolab.report.figures import comparison, draw
 from grpolab.report.figures.settings import extrapolate, parse_level, scale_axis
 from grpolab.report.how_many_seeds import sign_errors
@@ -314,11 +314,11 @@ def test_the_first_page_says_what_carried(cross):
     verdicts = [SUPPORTED if claim.id == "H6" or claim.where.startswith("0.13M") else INCONCLUSIVE for claim in claims]
     decided = [dataclasses.replace(claim, verdict=verdict) for claim, verdict in zip(claims, verdicts, strict=True)]
     gone = {("other", "1M/48")}
-    decided = [dataclasses.replace(c, verdict=UNDECIDED) if (c.id, c.where) in gone else c for c in decided]
+    decided = [dataclasses.replace(c, verdict=NOT_RUN) if (c.id, c.where) in gone else c for c in decided]
     assert (
         "  - **carried** over parameters and tokens: Without clipping, accuracy is lower, at one learning rate"
         " (supported at all 5)\n  - **not everywhere**: It rises, at one learning rate: supported at 0.13M/4, 0.13M/11,"
-        " 0.13M/48; inconclusive at 1M/11; undecided at 1M/48\n"
+        " 0.13M/48; inconclusive at 1M/11; not run at 1M/48\n"
     ) in brief.screen([study], decided)
     undecided = [dataclasses.replace(claim, verdict=INCONCLUSIVE) for claim in decided]
     assert "  - not decided anywhere: Without clipping, accuracy is lower, at one" in brief.screen([study], undecided)

@@ -357,7 +357,7 @@ def test_runs_that_are_absent_or_were_stopped_are_named_in_the_report(tmp_path):
     text = page.write(results, "clip_range").read_text()
     assert "0 of 4 planned cells completed." in text
     assert "No run of this study has a result yet." in text
-    assert "H6 is inconclusive (exploratory): `final_score` of no_clip - symmetric (0 of the 5 seeds" in text
+    assert "H6 is not run (exploratory): `final_score` of no_clip - symmetric (0 of the 5 seeds" in text
 
 
 NOTEBOOKS = sorted(path.stem for path in project_root().glob("notebooks/*.py"))
@@ -438,9 +438,9 @@ def test_a_task_of_ones_own_is_named_by_its_file_and_class(tmp_path):
 def test_without_a_finished_run_nothing_is_inconclusive(tmp_path):
     study = load(write_study(tmp_path, trained=False), "clip_range")[-1]
     decided = claims.decide([study])
-    assert {claim.verdict for claim in decided} == {claims.UNDECIDED}
+    assert {claim.verdict for claim in decided} == {claims.NOT_RUN}
     said = brief.screen([study], decided)
-    assert said.startswith(f"No run has finished, so nothing is decided (hypotheses: {len(decided)} undecided).")
+    assert said.startswith(f"No run has finished, so nothing is decided (hypotheses: {len(decided)}).")
     assert "inconclusive" not in said
 
 

@@ -42,8 +42,8 @@ def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim], elsewhere: Seq
     axes = [_axis(study, claims, [*claims, *elsewhere]) for study in titled or with_cells]
     counted = count_verdicts(claims)
     if not len(runs_of(studies)):
-        undecided = sum(claim.is_finding for claim in claims)
-        counted = f"No run has finished, so nothing is decided (hypotheses: {undecided} undecided)."
+        hypotheses = sum(claim.is_finding for claim in claims)
+        counted = f"No run has finished, so nothing is decided (hypotheses: {hypotheses})."
     return "\n\n".join([counted, "\n".join(axes), "\n\n".join(limits(studies, claims))])
 
 
