@@ -53,7 +53,7 @@ def stability_table(study: StudyRuns) -> pd.DataFrame:
         accuracy_E = column(study.of_cell("evaluations", cell), study.metric)
         scores = score_quantities(accuracy_E, cell.outcome, cell.evaluation_items, study.thresholds)
         if cell.signature not in kept:
-            journal = study.of_cell("updates", cell), study.of_cell("rollouts", cell)
+            journal = study.columns_of_cell("updates", cell), study.columns_of_cell("rollouts", cell)
             kept[cell.signature] = journal_quantities(*journal, of_run, study.thresholds)
         rows.append({key: getattr(cell, key) for key in _CELL_COLUMNS} | scores | kept[cell.signature])
     return pd.DataFrame(rows, columns=[*_CELL_COLUMNS, *QUANTITIES])
