@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -50,8 +50,6 @@ _FORMAT = " ".join(("1", *sorted(_NOT_METRICS)))  # raise the number if the same
 # provenance. TABLES: a row for each record in the journals and timings of runs whose outcome is a result.
 # `numbers`: `measures.run_numbers` of the runs whose records the committed outcome does not keep.
 Runs = dict[str, pd.DataFrame]
-# The records of one kind of a run, metric by metric.
-Columns = pd.DataFrame | Mapping[str, NDArray]
 
 
 def read_runs(results: Results, signatures: Iterable[str], unfinished: bool = False) -> Runs:
@@ -211,15 +209,15 @@ def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
     return last.assign(quarter=quarter)[quarter > QUARTERS * (place - 1) // steps]
 
 
-def column(frame: Columns, metric: str, rows: slice = slice(None)) -> NDArray:
-    """Return a metric's values in order, without NaN, of all rows or some; empty if the journal lacks it."""
+def column(frame: Any, metric: str, rows: slice = slice(None)) -> NDArray:
+    """Return a metric's values in order, without NaN; empty if the journal lacks it. `frame`: any columns by name."""
     if metric not in frame:
         return np.empty(0)
     values = np.asarray(frame[metric], dtype=np.float64)[rows]  # dropna costs ten times as much on a short log
     return values[~np.isnan(values)]
 
 
-def both(frame: Columns, first: str, second: str, rows: slice | NDArray = slice(None)) -> tuple[NDArray, NDArray]:
+def both(frame: Any, first: str, second: str, rows: slice | NDArray = slice(None)) -> tuple[NDArray, NDArray]:
     """Return two metrics over the records that have both, in order."""
     if first not in frame or second not in frame:
         return np.empty(0), np.empty(0)

@@ -53,7 +53,7 @@ def stability_table(study: StudyRuns) -> pd.DataFrame:
         accuracy_E = column(study.of_cell("evaluations", cell), study.metric)
         scores = score_quantities(accuracy_E, cell.outcome, cell.evaluation_items, study.thresholds)
         if cell.signature not in kept:
-            journal = study.columns_of_cell("updates", cell), study.columns_of_cell("rollouts", cell)
+            journal = study.of_cell("updates", cell), study.of_cell("rollouts", cell)
             kept[cell.signature] = journal_quantities(*journal, of_run, study.thresholds)
         rows.append({key: getattr(cell, key) for key in _CELL_COLUMNS} | scores | kept[cell.signature])
     return pd.DataFrame(rows, columns=[*_CELL_COLUMNS, *QUANTITIES])
@@ -94,12 +94,12 @@ def run_means(study: StudyRuns, metric: str) -> pd.Series:
 
 def means_after_first_step(study: StudyRuns, metric: str) -> pd.Series:
     """Return the mean over each run's updates that can clip: all but the first on each batch."""
-    return _add_kept(study, f"later {metric}", _means(after_first_step(study.updates), metric))
+    return _add_kept(study, f"later {metric}", _means(study.updates[after_first_step(study.updates)], metric))
 
 
 def log_ratio_spread(study: StudyRuns) -> pd.Series:
     """Return half the width of the central 98% of log sequence ratios, mean over both signs of A and those updates."""
-    updates = after_first_step(study.updates)
+    updates = study.updates[after_first_step(study.updates)]
     names = {(sign, end): quantile_metric("sequence", end, sign) for sign in SIGNS for end in ("p01", "p99")}
     updates = updates.reindex(columns=[*updates.columns, *(set(names.values()) - set(updates))])
     with np.errstate(divide="ignore"):

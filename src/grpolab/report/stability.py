@@ -14,20 +14,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import (
-    Columns,
-    both,
-    column,
-    drawdown,
-    final_score,
-    has_collapsed,
-    largest,
-    mean,
-    tail_length,
-)
+from grpolab.report.journals import both, column, drawdown, final_score, has_collapsed, largest, mean, tail_length
 from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
+Columns = pd.DataFrame | Mapping[str, NDArray]  # the records of one kind, by metric
 # Quantities that are a metric's mean over the last rollout steps.
 _LAST = {
     "starvation": "zero_variance/share",
@@ -167,7 +158,7 @@ def mechanism_quantities(
     max_norm = np.nan if max_norm is None or isinstance(max_norm, str) else max_norm
     reuse = settings.get("num_iterations", np.nan) * settings.get("num_minibatches", np.nan)
     ceiling = largest_clip_share(mean(column(rollouts, "zero_variance/share")), reuse)
-    sequence_means = both(updates, "ratio/sequence_mean_pos", "ratio/sequence_mean_neg", _is_after_first_step(updates))
+    sequence_means = both(updates, "ratio/sequence_mean_pos", "ratio/sequence_mean_neg", after_first_step(updates))
     step_R, entropy_R = both(rollouts, "rollout_step", "entropy/behaviour")
     centred_R, last = step_R - mean(step_R), tail_length(len(rollouts["rollout_step"]), 0.2)
     return {
@@ -192,22 +183,16 @@ def _per_step(updates: Columns, metric: str, how: Literal["max", "min", "mean", 
     values = np.asarray(updates[metric]) if metric in updates else np.full(len(steps), np.nan)
     if (np.diff(steps) > 0).all():  # one update per rollout step, as in most frameworks' logs
         return values
-    order = np.argsort(steps, kind="stable")
-    values, steps = values[order], steps[order]
     if how == "mean":
         return pd.Series(values).groupby(steps).mean().to_numpy()
-    first = np.flatnonzero(np.diff(steps, prepend=-1))
-    if how == "last":
-        return values[np.append(first[1:], len(steps)) - 1]
-    return (np.fmax if how == "max" else np.fmin).reduceat(values, first)
+    order = np.argsort(steps, kind="stable")
+    first = np.flatnonzero(np.diff(steps[order], prepend=-1))
+    reduce = {"max": np.fmax.reduceat, "min": np.fmin.reduceat, "last": lambda of, at: of[np.append(at[1:], 0) - 1]}
+    return reduce[how](values[order], first)
 
 
-def after_first_step(updates: pd.DataFrame) -> pd.DataFrame:
-    """Return all updates but the first on each batch, at which every ratio is 1; none if the journal does not tell."""
-    return updates[_is_after_first_step(updates)]
-
-
-def _is_after_first_step(updates: Columns) -> NDArray:
+def after_first_step(updates: Columns) -> NDArray:
+    """Mark all updates but the first on each batch, at which every ratio is 1; none if the journal does not tell."""
     if not {"iteration", "minibatch"} <= {*updates}:
         return np.zeros(len(updates["rollout_step"]), dtype=bool)
     iteration, minibatch = (np.asarray(updates[name], dtype=np.float64) for name in ("iteration", "minibatch"))
