@@ -23,6 +23,7 @@ import pytest
 import yaml
 from fake_sweep import FakeSweep
 
+import grpolab.bounded  # noqa: F401  (before `yaml.SafeLoader` is another)
 from grpolab.paths import Results, write_atomic
 from grpolab.run.memory import cores
 from grpolab.sweep.compose import Composer
@@ -40,6 +41,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MOST_PROCESSES = 8  # each takes a gigabyte
 # What is imported stays, so nothing of it is looked through for garbage: that would be a tenth of the tests' time.
 gc.disable()
+yaml.SafeLoader = yaml.CSafeLoader  # Hydra's files, in a tenth of the time; our own reader is made of PyYAML's
 
 
 def pytest_collection_finish() -> None:
@@ -81,7 +83,6 @@ def composed_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> I
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Composer, "_base", base)
-        patch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)  # Hydra's files, in a tenth of the time
         yield
 
 

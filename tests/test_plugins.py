@@ -45,7 +45,13 @@ from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import compose
 print(*(resolve_run(compose(words)).signature for words in json.loads(sys.argv[1])))
 """
-COMMANDS = "import json, sys; from grpolab.cli import main; sys.exit(max(map(main, json.loads(sys.argv[1]))))"
+COMMANDS = """
+import json, sys
+from grpolab.cli import main
+from grpolab.studies import drawing
+drawing.draw_all = lambda *_: None
+sys.exit(max(map(main, json.loads(sys.argv[1]))))
+"""
 
 
 def done_with(site: Path, code: str, words: list[list[str]]) -> str:

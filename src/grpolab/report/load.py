@@ -119,12 +119,12 @@ class StudyRuns:
         others = [f for f in self.plan["factors"] if f not in (self.plan["compare"], "task", without)]
         return ["/".join(row) for row in self.cells[[f"factor/{f}" for f in others]].to_numpy(dtype=str)]
 
-    @property
+    @cached_property
     def done(self) -> pd.DataFrame:
         """Cells with a result: completed, diverged or stopped."""
         return self.cells[self.cells["outcome"].isin(RESULTS)]
 
-    @property
+    @cached_property
     def absent(self) -> pd.DataFrame:
         """Cells without a result: missing, failed or damaged."""
         return self.cells[~self.cells["outcome"].isin(RESULTS)]

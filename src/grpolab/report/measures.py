@@ -170,10 +170,11 @@ def mean_interval(study: StudyRuns, metric: str, values_S: ArrayLike) -> Interva
 
 def at(values: pd.Series, facet: str, arm: str) -> pd.Series:
     """Return the values of one arm in one facet, by seed."""
-    (facets, arms, _), levels = values.index.codes, values.index.levels
-    is_of_arm = (facets == levels[0].get_indexer([facet])[0]) & (arms == levels[1].get_indexer([arm])[0])
-    seeds = values.index.get_level_values("seed")[is_of_arm]
-    return pd.Series(values.to_numpy()[is_of_arm], seeds, name=values.name).sort_index()
+    (facets, arms, seeds), levels = values.index.codes, values.index.levels
+    places = [of.get_loc(name) if name in of else None for of, name in zip(levels, (facet, arm), strict=False)]
+    rows = np.flatnonzero((facets == places[0]) & (arms == places[1]))
+    rows = rows[np.argsort(levels[2].to_numpy()[seeds[rows]], kind="stable")]
+    return pd.Series(values.to_numpy()[rows], levels[2].take(seeds[rows]), name=values.name)
 
 
 def difference(study: StudyRuns, values: pd.Series, facet: str, arm: str, other: str) -> Difference:
@@ -250,8 +251,7 @@ def completions_to_reach(completions_E: NDArray, scores_E: NDArray, goal: float)
 
 def reach(study: StudyRuns, goals: pd.Series) -> pd.DataFrame:
     """Return for rows of `study.cells`, each with a goal, `completions_to_reach` it, and those of the `whole` run."""
-    curves = _curves(study)
-    none = np.array([np.nan]), np.array([np.nan])
+    curves, none = _curves(study), (np.array([np.nan]), np.array([np.nan]))
     numbers = [
         (completions_to_reach(completions_E, scores_E, goal), completions_E[-1])
         for row, goal in goals.items()

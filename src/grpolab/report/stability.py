@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from grpolab.quantities import Thresholds
@@ -18,7 +19,6 @@ from grpolab.report.journals import both, column, drawdown, final_score, has_col
 from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
-Columns = pd.DataFrame | Mapping[str, NDArray]  # the records of one kind, by metric
 # Quantities that are a metric's mean over the last rollout steps.
 _LAST = {
     "starvation": "zero_variance/share",
@@ -54,15 +54,15 @@ def score_quantities(accuracy_E: NDArray, outcome: str, items: int, thresholds: 
 
 
 def journal_quantities(
-    updates: Columns, rollouts: Columns, settings: Mapping[str, Any], thresholds: Thresholds
+    updates: Mapping[str, NDArray], rollouts: Mapping[str, NDArray], settings: Mapping[str, Any], thresholds: Thresholds
 ) -> dict[str, float | bool]:
     """Return the other quantities and labels of a run, from its updates and rollout steps.
 
     Numbers are float32, as in the committed outcome: what is decided from that is what was decided from the journal.
     """
-    norms, spikes = column(updates, "grad_norm"), np.nan
-    if "grad_norm" in updates and len(updates["rollout_step"]):
-        spikes = 100 * float(gradient_spikes(_per_step(updates, "grad_norm", "max"), thresholds).mean())
+    norms = column(updates, "grad_norm")
+    norm_R = _per_step(updates, "grad_norm", "max") if "grad_norm" in updates else norms
+    spikes = 100 * mean(gradient_spikes(norm_R, thresholds))
     median, highest = (float(np.quantile(norms, q, method="nearest")) if len(norms) else np.nan for q in (0.5, 0.99))
     ratio, ess = largest(column(updates, "ratio/token_max")), -largest(-column(updates, "ratio/ess"))
     kl_old = mean(column({"last": _per_step(updates, "kl_old/k3", "last")}, "last"))
@@ -124,10 +124,13 @@ def gradient_spikes(norm_R: NDArray, thresholds: Thresholds) -> NDArray:
     among single updates the first of every batch would look like a spike. Norms of 0 (all groups have equal rewards)
     are left out of the median, else every ordinary norm after a collapse would be a spike. A non-finite norm is one.
     """
-    norms = pd.Series(np.asarray(norm_R, dtype=np.float64))
-    window, least = thresholds.spike_window, min(thresholds.spike_least, thresholds.spike_window)
-    before = norms.where(norms > 0).shift(1).rolling(window, min_periods=least)
-    return (~np.isfinite(norms) | (norms > thresholds.spike_factor * before.median())).to_numpy()
+    norms, window = np.asarray(norm_R, dtype=np.float64), thresholds.spike_window
+    usual = np.where((norms > 0) & np.isfinite(norms), norms, np.nan)
+    before = np.sort(sliding_window_view(np.concatenate([np.full(window, np.nan), usual[:-1]]), window))  # NaN last
+    known, rows = (~np.isnan(before)).sum(axis=1), np.arange(len(before))
+    median = (before[rows, (known - 1) // 2] + before[rows, known // 2]) / 2
+    spikes = (norms > thresholds.spike_factor * median) & (known >= min(thresholds.spike_least, window))
+    return ~np.isfinite(norms) | spikes
 
 
 Share = TypeVar("Share", float, pd.Series)
@@ -142,7 +145,7 @@ def largest_clip_share(zero_variance: Share, updates_per_batch: Share) -> Share:
 
 
 def mechanism_quantities(
-    updates: Columns, rollouts: Columns, settings: Mapping[str, float], tail: float
+    updates: Mapping[str, NDArray], rollouts: Mapping[str, NDArray], settings: Mapping[str, float], tail: float
 ) -> dict[str, float]:
     """Return every quantity about the objective's mechanism. `tail`: the share of the run that counts as its end."""
     clip_R = _per_step(updates, "clip/active", "mean").astype(np.float64)
@@ -177,7 +180,7 @@ def mechanism_quantities(
     }
 
 
-def _per_step(updates: Columns, metric: str, how: Literal["max", "min", "mean", "last"]) -> NDArray:
+def _per_step(updates: Mapping[str, NDArray], metric: str, how: Literal["max", "min", "mean", "last"]) -> NDArray:
     """Reduce a metric over the updates of each rollout step; NaN without a value. Shape: (R,)."""
     steps = np.asarray(updates["rollout_step"])
     values = np.asarray(updates[metric]) if metric in updates else np.full(len(steps), np.nan)
@@ -191,9 +194,8 @@ def _per_step(updates: Columns, metric: str, how: Literal["max", "min", "mean", 
     return reduce[how](values[order], first)
 
 
-def after_first_step(updates: Columns) -> NDArray:
+def after_first_step(updates: Mapping[str, NDArray]) -> NDArray:
     """Mark all updates but the first on each batch, at which every ratio is 1; none if the journal does not tell."""
     if not {"iteration", "minibatch"} <= {*updates}:
         return np.zeros(len(updates["rollout_step"]), dtype=bool)
-    iteration, minibatch = (np.asarray(updates[name], dtype=np.float64) for name in ("iteration", "minibatch"))
-    return (iteration > 0) | (minibatch > 0)
+    return np.any([np.asarray(updates[name], dtype=np.float64) > 0 for name in ("iteration", "minibatch")], axis=0)
