@@ -34,9 +34,7 @@ TRL_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 
 
 class Operations(TorchDispatchMode):
-    """Counts them: seconds that are the same every time."""
-
-    count = 0
+    count = 0  # in place of seconds: the same every time
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += 1
