@@ -6,6 +6,7 @@ nothing left takes over from the end of another's part. So tests of a file, and 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
@@ -15,11 +16,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import pytest
+import yaml
 from fake_sweep import FakeSweep
 
+import grpolab.bounded  # noqa: F401  (before `yaml.SafeLoader` is another)
 from grpolab.paths import Results, write_atomic
 from grpolab.run.memory import cores
 from grpolab.sweep.compose import Composer
@@ -35,6 +39,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Containers like to set it: every process that a test starts would compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MOST_PROCESSES = 8  # each takes a gigabyte
+# What is imported stays, so nothing of it is looked through for garbage: that would be a tenth of the tests' time.
+gc.disable()
+yaml.SafeLoader = yaml.CSafeLoader  # Hydra's files, in a tenth of the time; our own reader is made of PyYAML's
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -46,20 +58,23 @@ def pytest_xdist_auto_num_workers() -> int:
 def composed_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
     """Hydra takes a tenth of a second for each choice of groups, and the tests ask for the same ones again and again.
 
-    Once for all tests, in a folder that the processes of xdist share, for each state of the files of conf/: a copy has
-    the same sizes and times.
+    Once for all tests, in a folder that the processes of xdist share, for each state of the files of conf/ when a
+    composer first asks: a copy has the same sizes and times.
     """
     folder = tmp_path_factory.getbasetemp()
     folder = (folder if worker_id == "master" else folder.parent) / "composed"
     folder.mkdir(exist_ok=True)
-    compose = Composer._base
+    compose, states = Composer._base, WeakKeyDictionary[Composer, list[Any]]()
+
+    def state_of(composer: Composer) -> list[Any]:
+        confs = [*composer.own_confs, composer.conf.resolve()]
+        files = [(file.relative_to(conf), file.stat()) for conf in confs for file in sorted(conf.rglob("*.yaml"))]
+        return [(str(name), of.st_size, of.st_mtime_ns) for name, of in files]
 
     def base(composer: Composer, choices: dict[str, str]) -> bytes:
         key = tuple(sorted(choices.items()))
         if key not in composer._bases:
-            confs = [*composer.own_confs, composer.conf.resolve()]
-            files = [(file.relative_to(conf), file.stat()) for conf in confs for file in sorted(conf.rglob("*.yaml"))]
-            state = [(str(name), of.st_size, of.st_mtime_ns) for name, of in files]
+            state = states[composer] = states.get(composer) or state_of(composer)
             kept = folder / hashlib.sha256(repr((key, state)).encode()).hexdigest()
             if not kept.exists():
                 write_atomic(kept, compose(composer, choices), durable=False)

@@ -59,16 +59,8 @@ EXAMPLES: dict[str, tuple[str, set[str]]] = {
     "runs import": ("EMPTY", {"counts", "refused"}),
     "runs export": ("FIRST FOLDER", {"files"}),
 }
-NO_RESULTS = {
-    "vocabulary",
-    "lint",
-    "lint --rules",
-    "import",
-    "export",
-    "dialects",
-    "plugins",
-    "init",
-}  # read no results folder
+# These read no results folder.
+NO_RESULTS = {"vocabulary", "lint", "lint --rules", "import", "export", "dialects", "plugins", "init"}
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

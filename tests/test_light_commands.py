@@ -41,18 +41,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return found
 
 
-def loaded_by(results: Results, *command: str, code: int = 0) -> set[str]:
-    """The modules that a fresh process has loaded once the command is done."""
+def loaded_by(results: Results, *commands: str, code: int = 0) -> set[str]:
+    """The modules that a fresh process has loaded once the commands are done."""
     program = (
-        "import sys; from grpolab.cli import main; code = main(sys.argv[1:]); print(*sys.modules, file=sys.stderr);"
-        " sys.exit(code)"
+        "import sys; from grpolab.cli import main; codes = [main(words.split()) for words in sys.argv[1:]];"
+        " print(*sys.modules, file=sys.stderr); sys.exit(max(codes))"
     )
-    logs = results.root / "logs"
-    places = {"RUN": sorted(results.runs.iterdir())[0].name, "LOGS": str(logs), "LOG": str(logs / "log.jsonl")}
-    places |= {"EMPTY": str(results.root / "empty"), "LOGS/nothere.json": str(logs / "nothere.json")}
-    words = [places.get(word, word) for word in command]
-    if command[0] not in ("export", "train", "lint"):
-        words += ["--results", str(results.root)]
+    place = f"--results {results.root}"
+    words = [
+        command if command.startswith(("export", "train", "lint")) else f"{command} {place}" for command in commands
+    ]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     assert done.stdout or code
@@ -60,33 +58,30 @@ def loaded_by(results: Results, *command: str, code: int = 0) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "without"),
+    ("commands", "without"),
     [
-        (("show", "RUN"), TRAINING | DRAWING | COMPOSING | STATISTICS),
-        (("diagnose", "RUN"), TRAINING | DRAWING | COMPOSING | STATISTICS),
-        (("report", "clip_range", "--brief"), TRAINING | DRAWING | COMPOSING),
-        (("export", "--to", "trl"), TRAINING | DRAWING | STATISTICS | TABLES),
-        (("export", "--to", "verl"), TRAINING | DRAWING | STATISTICS | TABLES),
-        (("power", "--sd", "1", "--difference", "1"), TRAINING | DRAWING | COMPOSING | STATISTICS | TABLES),
-        (("diagnose", "LOG"), TRAINING | DRAWING | COMPOSING | {"scipy"}),
-        (("lint", "clip_range"), TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
-        (("lint", "num_iterations=1"), TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
-        (("report", "--from", "trl", "LOGS"), TRAINING | COMPOSING | STATISTICS | {"matplotlib", "seaborn", "PIL"}),
-        (("train", "--help"), TRAINING | DRAWING | STATISTICS | TABLES),
+        ("show RUN; diagnose RUN", TRAINING | DRAWING | COMPOSING | STATISTICS),
+        ("export --to trl; export --to verl; train --help", TRAINING | DRAWING | STATISTICS | TABLES),
+        ("power --sd 1 --difference 1", TRAINING | DRAWING | COMPOSING | STATISTICS | TABLES),
+        ("diagnose LOGS/log.jsonl", TRAINING | DRAWING | COMPOSING | {"scipy"}),
+        ("lint clip_range; lint num_iterations=1", TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
+        ("report --from trl LOGS", TRAINING | COMPOSING | STATISTICS | {"matplotlib", "seaborn", "PIL"}),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_command_that_reads_loads_only_what_it_needs(results, command, without):
-    assert loaded_by(results, *command) & without == set()
+def test_a_command_that_reads_loads_only_what_it_needs(results, commands, without):
+    run, logs = sorted(results.runs.iterdir())[0].name, str(results.root / "logs")
+    words = commands.replace("RUN", run).replace("LOGS", logs).split("; ")
+    assert loaded_by(results, *words) & without == set()
 
 
-@pytest.mark.parametrize("command", [("report", "--from", "trl", "EMPTY"), ("diagnose", "LOGS/nothere.json")])
+@pytest.mark.parametrize("command", ["report --from trl EMPTY", "diagnose EMPTY/log.json"])
 def test_a_refusal_waits_for_no_table(results, command):
     (results.root / "empty").mkdir(exist_ok=True)
-    assert loaded_by(results, *command, code=2) & (TRAINING | DRAWING | TABLES | {"numpy", "scipy"}) == set()
+    words = command.replace("EMPTY", str(results.root / "empty"))
+    assert loaded_by(results, words, code=2) & (TRAINING | DRAWING | TABLES | {"numpy", "scipy"}) == set()
 
 
-def test_a_screen_that_was_computed_is_read_without_any_table(results):
-    loaded_by(results, "report", "clip_range", "--brief")
+def test_a_screen_is_computed_without_drawing_and_then_read_without_any_table(results):
+    assert loaded_by(results, "report clip_range --brief") & (TRAINING | DRAWING | COMPOSING) == set()
     heavy = TRAINING | DRAWING | COMPOSING | STATISTICS | TABLES | {"numpy"}
-    assert loaded_by(results, "report", "clip_range", "--brief") & heavy == set()
+    assert loaded_by(results, "report clip_range --brief") & heavy == set()

@@ -30,19 +30,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file() and not name.startswith(("tests/", "results/figures/", "docs/tour/")):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--quiet",
-        "-w",
-        "wheels",
-        ".",
-    ]
-    subprocess.run(command, cwd=source, check=True)
+    wheel = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", "wheels", "."]
+    subprocess.run([sys.executable, *wheel], cwd=source, check=True)
     (wheel,) = (source / "wheels").glob("*.whl")
     zipfile.ZipFile(wheel).extractall(site)
     return site
@@ -130,8 +119,7 @@ def test_light_commands_need_no_torch(installed: Path, tmp_path: Path, absent: P
     done = grpolab(installed, tmp_path, *commands, without=absent)
     assert "Traceback" not in done.stderr, done.stderr
     assert " needs " not in done.stderr
-    for words in (["train"], ["sweep", "smoke"]):
-        refused = grpolab(installed, tmp_path, words, without=absent)
-        assert refused.returncode == 2
-        assert refused.stderr == "grpolab: this command needs torch: `pip install 'grpolab[train]'` installs it\n"
+    refused = grpolab(installed, tmp_path, ["train"], ["sweep", "smoke"], without=absent)
+    assert refused.returncode == 2
+    assert refused.stderr == 2 * "grpolab: this command needs torch: `pip install 'grpolab[train]'` installs it\n"
     assert not (tmp_path / "results" / "studies").exists(), "no worker and no plan"

@@ -57,17 +57,25 @@ def done_with(site: Path, code: str, words: list[list[str]]) -> str:
     return done.stdout
 
 
-def test_an_installed_package_adds_a_task_an_objective_and_a_study(site: Path, tmp_path: Path) -> None:
-    """Its study is swept too, in worker processes."""
-    sweep = ["sweep", "spo_or_clip", "--seeds", "1", "--jobs", "1", *TINY, f"machine.results={tmp_path}"]
-    said = done_with(site, COMMANDS, [["plugins", "--json"], sweep])
+SWEEP = ["sweep", "spo_or_clip", "--seeds", "1", "--jobs", "1"]  # in a worker process
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [(["train", "task=reversed", "loss_type=spo"], 1), pytest.param(SWEEP, 2, marks=pytest.mark.slow)],
+    ids=["train", "sweep"],
+)
+def test_an_installed_package_adds_a_task_an_objective_and_a_study(
+    site: Path, tmp_path: Path, words: list[str], count: int
+) -> None:
+    said = done_with(site, COMMANDS, [["plugins", "--json"], [*words, *TINY, f"machine.results={tmp_path}"]])
     (listed,), _ = json.JSONDecoder().raw_decode(said)
     assert (listed["package"], listed["entry_point"], listed["problems"]) == ("grpolab-example", "example", [])
     code = {"kernel": ["grpolab_example:spo"], "task.path": ["grpolab_example.tasks:Reversed"]}
     assert listed["adds"] == {"loss_type": ["spo"], "task": ["reversed"], "study": ["spo_or_clip"], **code}
     runs = [(tmp_path / "runs").glob(f"*/{name}.json") for name in ("outcome", "provenance")]
     outcomes, provenances = ([json.loads(file.read_text()) for file in files] for files in runs)
-    assert [outcome["outcome"] for outcome in outcomes] == ["completed", "completed"]
+    assert [outcome["outcome"] for outcome in outcomes] == ["completed"] * count
     (content,) = (entry["content"]["kernel"] for entry in provenances if "kernel" in entry["content"])
     assert content["sources"].keys() == {"grpolab_example"}
     assert content["function"]["sources"].keys() == {"grpolab_example", "grpolab_example.losses"}

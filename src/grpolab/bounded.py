@@ -55,7 +55,7 @@ def read_own_mapping(path: str) -> dict[str, Any]:
     return content
 
 
-class _TooMuch(Exception):
+class TooMuch(Exception):
     """A document is beyond the bounds; the text says in which way."""
 
 
@@ -69,7 +69,7 @@ class _Bounded(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise _TooMuch(f"nests more than {DEEPEST} mappings and lists in each other")
+            raise TooMuch(f"nests more than {DEEPEST} mappings and lists in each other")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -78,26 +78,26 @@ class _Bounded(yaml.SafeLoader):
         """Refuse a number that no config has before it is made."""
         text = str(node.value)
         if len(text) > LONGEST_NUMBER:
-            raise _TooMuch(f"has a number of {len(text)} characters")
+            raise TooMuch(f"has a number of {len(text)} characters")
         return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
 
 
-class _Lenient(_Bounded):
+class Lenient(_Bounded):
     """The same for files that people write: `1e-6` is a number, and a date is text."""
 
 
 _YAML = "tag:yaml.org,2002:"
-_Lenient.yaml_implicit_resolvers = {
+Lenient.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_YAML}timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-_Lenient.add_implicit_resolver(f"{_YAML}float", _SCIENTIFIC, list("-+.0123456789"))
+Lenient.add_implicit_resolver(f"{_YAML}float", _SCIENTIFIC, list("-+.0123456789"))
 for _number in ("int", "float"):
     _Bounded.add_constructor(f"{_YAML}{_number}", _Bounded.construct_number)
 
 
-def parse_yaml(path: str, text: str, kind: type[_Bounded] = _Lenient) -> Any:
+def parse_yaml(path: str, text: str, kind: type[_Bounded] = Lenient) -> Any:
     """Return a YAML document's data; of a key that is repeated the last value. Raises RequestError."""
     try:
         loader = kind(text)
@@ -108,9 +108,9 @@ def parse_yaml(path: str, text: str, kind: type[_Bounded] = _Lenient) -> Any:
         if node is None:
             return None
         if _count_values(node, {}) > MOST_VALUES:
-            raise _TooMuch(f"has more than {MOST_VALUES} values")
+            raise TooMuch(f"has more than {MOST_VALUES} values")
         return loader.construct_document(node)
-    except _TooMuch as error:
+    except TooMuch as error:
         raise RequestError(f"{path} {error}") from error
     except yaml.MarkedYAMLError as error:
         line = f": line {error.problem_mark.line + 1} cannot be read" if error.problem_mark else ""
@@ -133,7 +133,7 @@ def _count_values(node: Any, counts: dict[int, int]) -> int:
     """Count the values that a node stands for, those behind each alias again."""
     if id(node) in counts:
         if not counts[id(node)]:
-            raise _TooMuch("has an alias of what it stands in")
+            raise TooMuch("has an alias of what it stands in")
         return counts[id(node)]
     counts[id(node)] = 0
     parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def sound(passes: int = PASSES, **settings: Any) -> Evidence:
         updates=pd.DataFrame([_update(step, iteration) for step in range(STEPS) for iteration in range(passes)]),
         rollouts=_rollouts(),
         evaluations=pd.DataFrame({"rollout_step": [0, 6, 12], "eval/accuracy_expected": [0.3, 0.4, 0.5]}),
-        samples=_samples(),
+        samples=_samples().copy(),
         weights=Weights(count=100_000, on_grid=0.0001, moved=1.0),
     )
 
@@ -90,6 +91,7 @@ def _rollouts() -> pd.DataFrame:
     )
 
 
+@cache
 def _samples() -> pd.DataFrame:
     """Two kept rollout steps of 8 prompts x 8 completions x 2 or 5 tokens, old log-probs as their own entropy says."""
     draw = np.random.default_rng(0)

@@ -21,7 +21,7 @@ SHAPE = {"prompts_per_step": 8, "num_generations": 4, "num_minibatches": 2, "mic
 
 def first_update(**changes: Any) -> tuple[RunParts, Update, Tensor, int]:
     """A run's first update on a random half of its batch: the gradient, and the places that forward passes computed."""
-    parts = tiny_parts(**{**SHAPE, "max_completion_length": 4, "task": {"digits": 3}, **changes})
+    parts = tiny_parts(**{**SHAPE, "max_completion_length": 4, "task": {"digits": 2}, **changes})
     state, learner, places = parts.state, parts.learner, 0
     batch = learner.collector.rollout(replace(state.policy, by_prompt=False), 0).batch
     minibatch = learner.minibatches(state.policy, batch, 0)[0]

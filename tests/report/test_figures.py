@@ -46,19 +46,8 @@ def study(results):
     return load(results, "clip_range")[-1]
 
 
-LACKING = {
-    "F10",
-    "F13",
-    "F21",
-    "F28",
-    "F32",
-    "F34",
-    "F36",
-    "F37",
-    "F39",
-    "F42",
-    "F44",
-}  # figures for which both studies lack something
+# Figures for which both studies lack something.
+LACKING = {"F10", "F13", "F21", "F28", "F32", "F34", "F36", "F37", "F39", "F42", "F44"}
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def entry(*others, seeds=range(8)):
 
 
 def test_a_score_of_fewer_than_three_evaluations_is_marked(study):
-    whole = len(study.of_cell("evaluations", next(study.done.itertuples())))
+    whole = len(study.of_cell("evaluations", next(study.done.itertuples()))["rollout_step"])
     for share, note in ((1 / whole, "the last evaluation alone"), (2 / whole, "the mean of the last 2"), (1, None)):
         short = dataclasses.replace(study, plan={**study.plan, "stability": {"score_tail": share}})
         said = asked(short).sentence

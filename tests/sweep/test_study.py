@@ -146,7 +146,7 @@ def test_a_study_that_cannot_clip_is_refused_with_the_reason(write_study):
         ("seeds: 2", "seeds: [1, 2, 1]", "1 stands twice in [1, 2, 1]"),
         ("seeds: 2", "seeds: 2\nfigures: [F1, F999]", "figures=F999 is unknown"),
         ("seeds: 2", "seeds: 2\nfigures: [F1, F1]", "F1 stands twice"),
-        ("narrow: [epsilon=0.1]", "1: [], '1': []", "1 stands twice"),
+        ("narrow: [epsilon=0.1]", "1: [], '1': []", "duplicate key 1"),
         ("question: What?", "question: &a [*a]", "alias of what it stands in"),
         ("question: What?", f"{BOMB}", "more than 100000 values"),
     ],

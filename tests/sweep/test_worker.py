@@ -102,6 +102,8 @@ send({"event": "ready"})
 def test_the_parent_imports_nothing_heavy():
     code = """
 import sys
+import grpolab.run.tracking, grpolab.studies.ui
+assert "hydra" not in sys.modules
 import grpolab.cli, grpolab.studies.sweep, grpolab.studies.train, grpolab.sweep.plan, grpolab.sweep.compose
 from grpolab.studies.command_line import cell_of, expand_multirun
 from grpolab.sweep.plan import plans

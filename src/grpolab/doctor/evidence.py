@@ -224,12 +224,9 @@ class Evidence:
     def has_no_kl_term(self) -> bool:
         """True if the KL to the reference is no number in any row, while loss, reward and gradient always are."""
         others = ("loss", "grad_norm", REWARD)
-        return (
-            len(self.not_finite.get("kl_ref/k3", ())) > 0
-            and not len(self.values("kl_ref/k3"))
-            and any(len(self.values(name)) for name in others)
-            and not any(self.not_finite.get(name) for name in others)
-        )
+        never = len(self.not_finite.get("kl_ref/k3", ())) > 0 and not len(self.values("kl_ref/k3"))
+        others_are = any(len(self.values(name)) for name in others) and not any(map(self.not_finite.get, others))
+        return never and others_are
 
     @property
     def has_outer_cap(self) -> bool:

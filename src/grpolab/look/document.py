@@ -189,7 +189,7 @@ def _runs(
 def _marks(study: StudyRuns, cell: Any, lost: str) -> list[tuple[int, str]]:
     """Return the rollout step at which a lost run was lost, with how."""
     evaluations = study.of_cell("evaluations", cell)
-    steps, values = both(evaluations[~evaluations["carried"]], "rollout_step", study.metric)
+    steps, values = both(evaluations, "rollout_step", study.metric, ~evaluations["carried"])
     if lost == COLLAPSED and len(values):
         return [(int(steps[collapse_place(values, study.thresholds)]), "its score had collapsed")]
     return [(int(cell.rollout_steps), lost)] if lost in (DIVERGED, STOPPED) else []

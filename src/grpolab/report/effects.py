@@ -266,9 +266,8 @@ def trend_in_words(question: Question, n: int) -> str:
     """Write Kendall's tau with the order of the levels, and the levels' means."""
     values_STA = question.values_STA[:n]
     means = zip(question.arms, values_STA.mean(axis=(0, 1)), strict=True)
-    return (
-        f"{signed(rank_trend(values_STA).effect)} (means: {', '.join(f'{arm} {number(mean)}' for arm, mean in means)})"
-    )
+    named = ", ".join(f"{arm} {number(mean)}" for arm, mean in means)
+    return f"{signed(rank_trend(values_STA).effect)} (means: {named})"
 
 
 def contrast(question: Question) -> str:

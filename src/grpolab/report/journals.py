@@ -209,19 +209,19 @@ def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
     return last.assign(quarter=quarter)[quarter > QUARTERS * (place - 1) // steps]
 
 
-def column(frame: pd.DataFrame, metric: str) -> NDArray:
-    """Return a metric's values in order, without NaN; empty if the journal lacks it."""
+def column(frame: Any, metric: str, rows: slice = slice(None)) -> NDArray:
+    """Return a metric's values in order, without NaN; empty if the journal lacks it. `frame`: any columns by name."""
     if metric not in frame:
         return np.empty(0)
-    values = frame[metric].to_numpy(dtype=np.float64)  # dropna costs ten times as much on a short log
+    values = np.asarray(frame[metric], dtype=np.float64)[rows]  # dropna costs ten times as much on a short log
     return values[~np.isnan(values)]
 
 
-def both(frame: pd.DataFrame, first: str, second: str) -> tuple[NDArray, NDArray]:
+def both(frame: Any, first: str, second: str, rows: slice | NDArray = slice(None)) -> tuple[NDArray, NDArray]:
     """Return two metrics over the records that have both, in order."""
     if first not in frame or second not in frame:
         return np.empty(0), np.empty(0)
-    values = [frame[name].to_numpy(dtype=np.float64) for name in (first, second)]
+    values = [np.asarray(frame[name], dtype=np.float64)[rows] for name in (first, second)]
     known = ~np.isnan(values).any(axis=0)
     return values[0][known], values[1][known]
 

@@ -119,12 +119,12 @@ class StudyRuns:
         others = [f for f in self.plan["factors"] if f not in (self.plan["compare"], "task", without)]
         return ["/".join(row) for row in self.cells[[f"factor/{f}" for f in others]].to_numpy(dtype=str)]
 
-    @property
+    @cached_property
     def done(self) -> pd.DataFrame:
         """Cells with a result: completed, diverged or stopped."""
         return self.cells[self.cells["outcome"].isin(RESULTS)]
 
-    @property
+    @cached_property
     def absent(self) -> pd.DataFrame:
         """Cells without a result: missing, failed or damaged."""
         return self.cells[~self.cells["outcome"].isin(RESULTS)]
@@ -135,17 +135,18 @@ class StudyRuns:
         of_arm = dict(iter(frame[frame["facet"] == facet].groupby("arm", sort=False)))
         yield from ((arm, of_arm[arm]) for arm in self.arms if arm in of_arm)
 
-    def of_cell(self, table: str, cell: Any) -> pd.DataFrame:
-        """Return the rows of a table that belong to one row of `cells`, without its names, which are slow to pick."""
-        frame, rows = self._by_cell[table]
-        return frame.iloc[rows.get((cell.variant, cell.seed), [])]
+    def of_cell(self, table: str, cell: Any) -> dict[str, NDArray]:
+        """Return one cell's rows of the columns of a table that are no names; frames of runs are slow to make."""
+        columns, rows = self._by_cell[table]
+        return {name: of[rows.get((cell.variant, cell.seed), [])] for name, of in columns.items()}
 
     @cached_property
-    def _by_cell(self) -> dict[str, tuple[pd.DataFrame, dict[tuple[str, int], NDArray]]]:
+    def _by_cell(self) -> dict[str, tuple[dict[str, NDArray], dict[tuple[str, int], NDArray]]]:
         """Each table without the names that `cells` has too, and the row indices of each cell in it."""
         names = {*_CELL_KEYS, "signature", *self.cells.filter(like="factor/")} - {"seed"}
-        tables = ((name, getattr(self, name)) for name in TABLES)
-        return {name: (of.drop(columns=names & {*of}), of.groupby(["variant", "seed"]).indices) for name, of in tables}
+        tables = {name: getattr(self, name) for name in TABLES}
+        columns = {name: {key: of[key].to_numpy() for key in of if key not in names} for name, of in tables.items()}
+        return {name: (columns[name], of.groupby(["variant", "seed"]).indices) for name, of in tables.items()}
 
 
 def load(results: Results, name: str, unfinished: bool = False) -> list[StudyRuns]:
@@ -286,8 +287,5 @@ def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) 
     later = later.query("rollout_step < later <= planned_steps").drop_duplicates(["variant", "seed", "later"])
     sampled = later["completions"] + (later["later"] - later["rollout_step"]) * later["batch"]
     carried = later.assign(rollout_step=later["later"], completions=sampled, carried=True)[finite.columns]
-    return (
-        pd.concat([finite, carried])
-        .drop(columns="batch")
-        .sort_values(["variant", "seed", "rollout_step"], ignore_index=True)
-    )
+    whole = pd.concat([finite, carried]).drop(columns="batch")
+    return whole.sort_values(["variant", "seed", "rollout_step"], ignore_index=True)

@@ -63,9 +63,11 @@ def stability_table(study: StudyRuns) -> pd.DataFrame:
                 tables = study.of_cell("updates", cell), study.of_cell("rollouts", cell)
                 return journal_quantities(*tables, of_run, study.thresholds)
 
-            journal = getattr(cell, "journal_sha256", None)  # a committed run may have another one
-            name = f"quantities {journal} {thresholds}"
-            kept[cell.signature] = known.derived(cell.signature, name, quantities)
+            if journal := getattr(cell, "journal_sha256", None):  # a committed run may have another one
+                name = f"quantities {journal} {thresholds}"
+                kept[cell.signature] = known.derived(cell.signature, name, quantities)
+            else:  # of another program
+                kept[cell.signature] = quantities(Path())
         rows.append({key: getattr(cell, key) for key in _CELL_COLUMNS} | scores | kept[cell.signature])
     known.save()
     return pd.DataFrame(rows, columns=[*_CELL_COLUMNS, *QUANTITIES])
@@ -106,12 +108,12 @@ def run_means(study: StudyRuns, metric: str) -> pd.Series:
 
 def means_after_first_step(study: StudyRuns, metric: str) -> pd.Series:
     """Return the mean over each run's updates that can clip: all but the first on each batch."""
-    return _add_kept(study, f"later {metric}", _means(after_first_step(study.updates), metric))
+    return _add_kept(study, f"later {metric}", _means(study.updates[after_first_step(study.updates)], metric))
 
 
 def log_ratio_spread(study: StudyRuns) -> pd.Series:
     """Return half the width of the central 98% of log sequence ratios, mean over both signs of A and those updates."""
-    updates = after_first_step(study.updates)
+    updates = study.updates[after_first_step(study.updates)]
     names = {(sign, end): quantile_metric("sequence", end, sign) for sign in SIGNS for end in ("p01", "p99")}
     updates = updates.reindex(columns=[*updates.columns, *(set(names.values()) - set(updates))])
     with np.errstate(divide="ignore"):
@@ -182,10 +184,11 @@ def mean_interval(study: StudyRuns, metric: str, values_S: ArrayLike) -> Interva
 
 def at(values: pd.Series, facet: str, arm: str) -> pd.Series:
     """Return the values of one arm in one facet, by seed."""
-    (facets, arms, _), levels = values.index.codes, values.index.levels
-    is_of_arm = (facets == levels[0].get_indexer([facet])[0]) & (arms == levels[1].get_indexer([arm])[0])
-    seeds = values.index.get_level_values("seed")[is_of_arm]
-    return pd.Series(values.to_numpy()[is_of_arm], seeds, name=values.name).sort_index()
+    (facets, arms, seeds), levels = values.index.codes, values.index.levels
+    places = [of.get_loc(name) if name in of else None for of, name in zip(levels, (facet, arm), strict=False)]
+    rows = np.flatnonzero((facets == places[0]) & (arms == places[1]))
+    rows = rows[np.argsort(levels[2].to_numpy()[seeds[rows]], kind="stable")]
+    return pd.Series(values.to_numpy()[rows], levels[2].take(seeds[rows]), name=values.name)
 
 
 def difference(study: StudyRuns, values: pd.Series, facet: str, arm: str, other: str) -> Difference:

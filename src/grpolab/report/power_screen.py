@@ -229,9 +229,8 @@ def _write_needed(noise: Noise, chance: float, paired: bool) -> str:
         return needed
     freedom = noise.seeds - 1
     low, high = (float(np.sqrt(freedom / special.chdtri(freedom, tail))) for tail in (ALPHA / 2, 1 - ALPHA / 2))
-    return (
-        f"{needed} [{_or_more(_needed(noise, chance, paired, low))}, {_or_more(_needed(noise, chance, paired, high))}]"
-    )
+    least, most = (_or_more(_needed(noise, chance, paired, end)) for end in (low, high))
+    return f"{needed} [{least}, {most}]"
 
 
 def _or_more(seeds: int | None) -> str:

@@ -291,10 +291,8 @@ def _low_starts(counted: pd.DataFrame) -> str:
     least, words = LOW_START * usual, usual.map("the median seed's {:.3f}".format)
     if "setting/warm_start_target" in counted:  # plans of older programs do not say it
         target = counted.groupby(["task", "seed"])["setting/warm_start_target"].first().astype("float64")
-        least, words = (
-            (NEAR_TARGET * target).fillna(least),
-            target.map("its target {:g}".format).where(target > 0, words),
-        )
+        least = (NEAR_TARGET * target).fillna(least)
+        words = target.map("its target {:g}".format).where(target > 0, words)
     named = [
         f"seed {seed} in {task} came to accuracy {start:.3f} on training prompts, {words[task, seed]}"
         for (task, seed), start in starts[starts < least].items()

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from grpolab.quantities import Thresholds
@@ -53,29 +54,28 @@ def score_quantities(accuracy_E: NDArray, outcome: str, items: int, thresholds: 
 
 
 def journal_quantities(
-    updates: pd.DataFrame, rollouts: pd.DataFrame, settings: Mapping[str, Any], thresholds: Thresholds
+    updates: Mapping[str, NDArray], rollouts: Mapping[str, NDArray], settings: Mapping[str, Any], thresholds: Thresholds
 ) -> dict[str, float | bool]:
     """Return the other quantities and labels of a run, from its updates and rollout steps.
 
     Numbers are float32, as in the committed outcome: what is decided from that is what was decided from the journal.
     """
-    norms, spikes = column(updates, "grad_norm"), np.nan
-    if "grad_norm" in updates and len(updates):
-        spikes = 100 * float(gradient_spikes(_per_step(updates, "grad_norm", "max"), thresholds).mean())
+    norms = column(updates, "grad_norm")
+    norm_R = _per_step(updates, "grad_norm", "max") if "grad_norm" in updates else norms
+    spikes = 100 * mean(gradient_spikes(norm_R, thresholds))
     median, highest = (float(np.quantile(norms, q, method="nearest")) if len(norms) else np.nan for q in (0.5, 0.99))
     ratio, ess = largest(column(updates, "ratio/token_max")), -largest(-column(updates, "ratio/ess"))
-    last_R = updates if _has_one_per_step(updates) else updates.groupby("rollout_step").tail(1)
-    kl_old = mean(column(last_R, "kl_old/k3"))
+    kl_old = mean(column({"last": _per_step(updates, "kl_old/k3", "last")}, "last"))
 
-    n = tail_length(len(rollouts), thresholds.tail)
-    head, tail = rollouts.head(n), rollouts.tail(n)
-    entropy_first, entropy_last = (mean(column(part, "entropy/behaviour")) for part in (head, tail))
+    n = tail_length(len(rollouts["rollout_step"]), thresholds.tail)
+    head, tail = slice(n), slice(-n, None)
+    entropy_first, entropy_last = (mean(column(rollouts, "entropy/behaviour", part)) for part in (head, tail))
     entropy_drop = entropy_first - entropy_last
     fell = entropy_drop > thresholds.entropy_drop or entropy_last < thresholds.entropy_ratio * entropy_first
     rose = entropy_last > thresholds.entropy_explosion * entropy_first
-    worse = mean(column(tail, "reward/mean")) < mean(column(head, "reward/mean"))
-    lasts = {quantity: mean(column(tail, metric)) for quantity, metric in _LAST.items()}
-    length_first, length_last = (mean(column(part, "length/mean")) for part in (head, tail))
+    worse = mean(column(rollouts, "reward/mean", tail)) < mean(column(rollouts, "reward/mean", head))
+    lasts = {quantity: mean(column(rollouts, metric, tail)) for quantity, metric in _LAST.items()}
+    length_first, length_last = (mean(column(rollouts, "length/mean", part)) for part in (head, tail))
     quantities: dict[str, float | bool] = {
         "spikes_per_100": spikes,
         "spiky": _label(spikes > thresholds.spikes_per_100, spikes),
@@ -126,10 +126,13 @@ def gradient_spikes(norm_R: NDArray, thresholds: Thresholds) -> NDArray:
     among single updates the first of every batch would look like a spike. Norms of 0 (all groups have equal rewards)
     are left out of the median, else every ordinary norm after a collapse would be a spike. A non-finite norm is one.
     """
-    norms = pd.Series(np.asarray(norm_R, dtype=np.float64))
-    window, least = thresholds.spike_window, min(thresholds.spike_least, thresholds.spike_window)
-    before = norms.where(norms > 0).shift(1).rolling(window, min_periods=least)
-    return (~np.isfinite(norms) | (norms > thresholds.spike_factor * before.median())).to_numpy()
+    norms, window = np.asarray(norm_R, dtype=np.float64), thresholds.spike_window
+    usual = np.where((norms > 0) & np.isfinite(norms), norms, np.nan)
+    before = np.sort(sliding_window_view(np.concatenate([np.full(window, np.nan), usual[:-1]]), window))  # NaN last
+    known, rows = (~np.isnan(before)).sum(axis=1), np.arange(len(before))
+    median = (before[rows, (known - 1) // 2] + before[rows, known // 2]) / 2
+    spikes = (norms > thresholds.spike_factor * median) & (known >= min(thresholds.spike_least, window))
+    return ~np.isfinite(norms) | spikes
 
 
 Share = TypeVar("Share", float, pd.Series)
@@ -144,7 +147,7 @@ def largest_clip_share(zero_variance: Share, updates_per_batch: Share) -> Share:
 
 
 def mechanism_quantities(
-    updates: pd.DataFrame, rollouts: pd.DataFrame, settings: Mapping[str, float], tail: float
+    updates: Mapping[str, NDArray], rollouts: Mapping[str, NDArray], settings: Mapping[str, float], tail: float
 ) -> dict[str, float]:
     """Return every quantity about the objective's mechanism. `tail`: the share of the run that counts as its end."""
     clip_R = _per_step(updates, "clip/active", "mean").astype(np.float64)
@@ -160,9 +163,9 @@ def mechanism_quantities(
     max_norm = np.nan if max_norm is None or isinstance(max_norm, str) else max_norm
     reuse = settings.get("num_iterations", np.nan) * settings.get("num_minibatches", np.nan)
     ceiling = largest_clip_share(mean(column(rollouts, "zero_variance/share")), reuse)
-    later = after_first_step(updates) if len(updates) else updates
+    sequence_means = both(updates, "ratio/sequence_mean_pos", "ratio/sequence_mean_neg", after_first_step(updates))
     step_R, entropy_R = both(rollouts, "rollout_step", "entropy/behaviour")
-    centred_R = step_R - mean(step_R)
+    centred_R, last = step_R - mean(step_R), tail_length(len(rollouts["rollout_step"]), 0.2)
     return {
         "clip_share": mean(column(updates, "clip/active_nz")),
         "clip_change": mean(clip_R[-n:]) - mean(clip_R[:n]),
@@ -171,27 +174,30 @@ def mechanism_quantities(
         "up_clipped_gap": mean(np.subtract(*both(updates, "p_old/up_clipped", "p_old/all"))),
         # 0 if all prompts are equally hard, and above 0 the more they differ.
         "zero_variance_gap": mean(equal_R - (p_R**group_size + (1 - p_R) ** group_size)),
-        "sequence_sign_gap": mean(np.subtract(*both(later, "ratio/sequence_mean_pos", "ratio/sequence_mean_neg"))),
+        "sequence_sign_gap": mean(np.subtract(*sequence_means)),
         "log_ratio_range": mean(log_range_R[~np.isnan(log_range_R)].astype(np.float64)),
         "clipped_gradients": mean(column(updates, "grad_norm") > max_norm) if np.isfinite(max_norm) else np.nan,
         "entropy_slope": float(centred_R @ entropy_R / (centred_R @ centred_R)) if len(step_R) > 1 else np.nan,
-        "entropy_last20": mean(column(rollouts.tail(tail_length(len(rollouts), 0.2)), "entropy/behaviour")),
+        "entropy_last20": mean(column(rollouts, "entropy/behaviour", slice(-last, None))),
     }
 
 
-def _per_step(updates: pd.DataFrame, metric: str, how: Literal["max", "min", "mean"]) -> NDArray:
+def _per_step(updates: Mapping[str, NDArray], metric: str, how: Literal["max", "min", "mean", "last"]) -> NDArray:
     """Reduce a metric over the updates of each rollout step; NaN without a value. Shape: (R,)."""
-    values = updates.get(metric, pd.Series(np.nan, updates.index))
-    return (values if _has_one_per_step(updates) else values.groupby(updates["rollout_step"]).agg(how)).to_numpy()
+    steps = np.asarray(updates["rollout_step"])
+    values = np.asarray(updates[metric]) if metric in updates else np.full(len(steps), np.nan)
+    if (np.diff(steps) > 0).all():  # one update per rollout step, as in most frameworks' logs
+        return values
+    if how == "mean":
+        return pd.Series(values).groupby(steps).mean().to_numpy()
+    order = np.argsort(steps, kind="stable")
+    first = np.flatnonzero(np.diff(steps[order], prepend=-1))
+    reduce = {"max": np.fmax.reduceat, "min": np.fmin.reduceat, "last": lambda of, at: of[np.append(at[1:], 0) - 1]}
+    return reduce[how](values[order], first)
 
 
-def _has_one_per_step(updates: pd.DataFrame) -> bool:
-    """Return True if each rollout step has one update, as in most frameworks' logs, so that grouping is not needed."""
-    return bool((np.diff(updates["rollout_step"]) > 0).all())
-
-
-def after_first_step(updates: pd.DataFrame) -> pd.DataFrame:
-    """Return all updates but the first on each batch, at which every ratio is 1; none if the journal does not tell."""
-    if not {"iteration", "minibatch"} <= set(updates):
-        return updates.iloc[:0]
-    return updates[(updates["iteration"] > 0) | (updates["minibatch"] > 0)]
+def after_first_step(updates: Mapping[str, NDArray]) -> NDArray:
+    """Mark all updates but the first on each batch, at which every ratio is 1; none if the journal does not tell."""
+    if not {"iteration", "minibatch"} <= {*updates}:
+        return np.zeros(len(updates["rollout_step"]), dtype=bool)
+    return np.any([np.asarray(updates[name], dtype=np.float64) > 0 for name in ("iteration", "minibatch")], axis=0)

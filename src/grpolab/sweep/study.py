@@ -10,12 +10,9 @@ from dataclasses import fields
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, create_model, model_validator
 
-from grpolab.bounded import parse_yaml, read_text
+from grpolab.bounded import Lenient, TooMuch, parse_yaml, read_text
 from grpolab.errors import RequestError
 from grpolab.identity import dotted
 from grpolab.meanings import METRICS
@@ -33,7 +30,6 @@ from grpolab.sweep.fields import (
     Part,
     Seeds,
     StudyName,
-    check_different,
     unknown,
     unknown_levels,
 )
@@ -231,12 +227,7 @@ def load(name: str) -> Study | Collection:
     """Read the study of that name, or the file at that path. Raises RequestError with all of its problems."""
     file = study_file(name)
     shown = within_project(file)
-    try:
-        parse_yaml(shown, read_text(str(file)))  # refuses a file that is too large
-        # OmegaConf refuses a repeated key, and reads 1e-3 as a number.
-        content = _with_text_keys(OmegaConf.to_container(OmegaConf.load(file)))
-    except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise RequestError(f"{shown} cannot be read: {' '.join(str(error).split())}") from error
+    content = _with_text_keys(parse_yaml(shown, read_text(str(file)), _Unrepeated))
     if not isinstance(content, dict):
         raise RequestError(f"{shown} must be a mapping of question, factors, ...")
     for key in ("name", "file"):
@@ -249,10 +240,17 @@ def load(name: str) -> Study | Collection:
         raise RequestError(f"{shown}: {text}" for text in sentences(model, error)) from error
 
 
+class _Unrepeated(Lenient):
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value]
+        if len({*keys}) < len(keys):
+            raise TooMuch(f"has the duplicate key {max(keys, key=keys.count)}")
+        return super().construct_mapping(node, deep)
+
+
 def _with_text_keys(node: Any) -> Any:
-    """Turn keys like `1:` and `8:` into text. Raises ValueError if two become equal."""
+    """Turn keys like `1:` and `8:` into text."""
     if isinstance(node, dict):
-        check_different([str(key) for key in node])
         return {str(key): _with_text_keys(item) for key, item in node.items()}
     return [_with_text_keys(item) for item in node] if isinstance(node, list) else node
 

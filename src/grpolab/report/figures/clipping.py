@@ -238,7 +238,7 @@ def draw_response_ratio(study: StudyRuns) -> Drawing:
     sheet = Sheet(study, rows, height=1.35, share_y=False)
     sheet.mark(1)
     for row, metric in rows.items():
-        sheet.draw_metric(row, after_first_step(study.updates), metric)
+        sheet.draw_metric(row, study.updates[after_first_step(study.updates)], metric)
     for (_, facet), panel in sheet.grid.items():
         if len(panel.lines) == 1:  # the mark
             sheet.write_lack(panel, "no batch here has a second update", facet=facet)

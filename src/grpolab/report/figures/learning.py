@@ -25,7 +25,7 @@ def draw_learning_curves(study: StudyRuns) -> Drawing:
     rows = {"training reward": ("rollouts", "reward/mean"), "held-out accuracy": ("evaluations", study.metric)}
     sheet = panels.draw_curves(study, rows)
     for cell in study.done[study.done["outcome"].isin([DIVERGED, STOPPED])].itertuples():
-        evaluations = study.of_cell("evaluations", cell)
+        evaluations = pd.DataFrame(study.of_cell("evaluations", cell))
         last = evaluations[~evaluations["carried"]].tail(1)  # the last finite one has a cross
         panel, colour = sheet.grid["held-out accuracy", cell.facet], sheet.styles[cell.arm].colour
         panel.plot(last["rollout_step"], last[study.metric], "x", color=colour, markersize=6, markeredgewidth=1.5)

@@ -25,7 +25,7 @@ def draw_mismatch_kl(study: StudyRuns) -> Drawing:
     """
     kl, gap = "KL(sampler || trainer)\n(nat per token)", "largest gap of a token's\nlog-prob (nat)"
     updates = study.updates if "iteration" in study.updates else study.updates.iloc[:0]
-    first = updates.drop(after_first_step(updates).index)
+    first = updates[~after_first_step(updates)]
     largest = study.rollouts.reindex(columns=["gap/sampler_trainer", "gap/first_pass"]).max(axis=1)
     rows: dict[str, tuple[str | pd.DataFrame, str]] = {
         kl: (study.rollouts, "gap/k3") if _is_recorded(study.rollouts, "gap/k3") else (first, "kl_old/k3"),
@@ -120,7 +120,7 @@ def draw_ess_before_collapse(study: StudyRuns) -> Drawing:
 
 def _end_of(study: StudyRuns, cell: Any) -> tuple[int, bool]:
     """Return the rollout step at which a run was lost, or else its last one, and whether it was lost."""
-    courses = study.of_cell("evaluations", cell).sort_values("rollout_step")
+    courses = pd.DataFrame(study.of_cell("evaluations", cell)).sort_values("rollout_step")
     score_E, last = courses[study.metric].to_numpy(float), int(study.of_cell("rollouts", cell)["rollout_step"].max())
     if cell.outcome == COMPLETED and has_collapsed(score_E, study.thresholds):
         return int(courses["rollout_step"].iloc[collapse_place(score_E, study.thresholds)]), True
