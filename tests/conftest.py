@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import math
 import os
 import shutil
 import signal
@@ -24,9 +25,13 @@ import yaml
 from fake_sweep import FakeSweep
 
 import grpolab.bounded  # noqa: F401  (before `yaml.SafeLoader` is another)
+from grpolab import known_runs
 from grpolab.paths import Results, write_atomic
 from grpolab.run.memory import cores
 from grpolab.sweep.compose import Composer
+
+# Tests change a study's tables in memory, so nothing that was computed of a run's journal is kept here.
+known_runs.SETTLED_SECONDS = math.inf
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine

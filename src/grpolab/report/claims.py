@@ -33,7 +33,7 @@ VOID = "void"  # no number of seeds could decide it
 DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
 HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"  # verdicts of a check
 CHECK = "check"  # the label of a hypothesis that holds by construction
-OPEN = (INCONCLUSIVE, NOT_RUN)  # a hypothesis of which no seed has finished is not run
+OPEN = (INCONCLUSIVE, NOT_RUN)  # a hypothesis of which no run has finished is not run
 VERDICTS = (SUPPORTED, OPPOSITE, NEGLIGIBLE, *OPEN, VOID)
 
 
@@ -194,7 +194,7 @@ def _decide_together(family: Sequence[Question], gone: int = 0) -> list[Claim]:
         share, n = (float(planned.shares(looks)[look]), looks[look]) if look >= 0 else (1.0, 0)
         share /= _spends(question)
         q = min(of_looks[look][by] / share, 1.0) if n else np.nan
-        word = NOT_RUN if not len(question.values_STA) else VOID if question.void else str(verdict)
+        word = NOT_RUN if not question.is_run else VOID if question.void else str(verdict)
         levels = float(level), share, ALPHA * share / (len(family) + gone)
         claims.append(_write(question, Decision(word, n, bool(by_margin), *levels, float(p), q)))
     return claims

@@ -56,6 +56,7 @@ class Question:
     seeds: tuple[int, ...] = ()  # S of them
     why: str = ""
     void: str = ""  # the reason why nothing can be decided
+    is_run: bool = True  # a run of its seeds has finished, with a value or without
     gaps: str = ""  # a note about runs that ended early or are left out
     low_starts: str = ""  # the same about seeds whose warm start stayed far below its target
     earlier: int = 0  # how often the hypothesis was registered before
@@ -193,6 +194,7 @@ def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: boo
             "seeds": tuple(values.index),
             "why": why,
             "void": void,
+            "is_run": bool(cells["outcome"].isin(RESULTS).any()),
             "gaps": (_few_evaluations(study) if is_score else "") + _gaps(cells, values.index, entry),
             "low_starts": _low_starts(cells[cells["seed"].isin(values.index)]),
             "earlier": (entry or {}).get("earlier", 0),
