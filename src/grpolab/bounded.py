@@ -55,8 +55,8 @@ def read_own_mapping(path: str) -> dict[str, Any]:
     return content
 
 
-class TooMuch(Exception):
-    """A document is beyond the bounds; the text says in which way."""
+class RefusedDocument(Exception):
+    """A document is not read; the text says why."""
 
 
 class _Bounded(yaml.SafeLoader):
@@ -69,7 +69,7 @@ class _Bounded(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise TooMuch(f"nests more than {DEEPEST} mappings and lists in each other")
+            raise RefusedDocument(f"nests more than {DEEPEST} mappings and lists in each other")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -78,7 +78,7 @@ class _Bounded(yaml.SafeLoader):
         """Refuse a number that no config has before it is made."""
         text = str(node.value)
         if len(text) > LONGEST_NUMBER:
-            raise TooMuch(f"has a number of {len(text)} characters")
+            raise RefusedDocument(f"has a number of {len(text)} characters")
         return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
 
 
@@ -108,9 +108,9 @@ def parse_yaml(path: str, text: str, kind: type[_Bounded] = Lenient) -> Any:
         if node is None:
             return None
         if _count_values(node, {}) > MOST_VALUES:
-            raise TooMuch(f"has more than {MOST_VALUES} values")
+            raise RefusedDocument(f"has more than {MOST_VALUES} values")
         return loader.construct_document(node)
-    except TooMuch as error:
+    except RefusedDocument as error:
         raise RequestError(f"{path} {error}") from error
     except yaml.MarkedYAMLError as error:
         line = f": line {error.problem_mark.line + 1} cannot be read" if error.problem_mark else ""
@@ -133,7 +133,7 @@ def _count_values(node: Any, counts: dict[int, int]) -> int:
     """Count the values that a node stands for, those behind each alias again."""
     if id(node) in counts:
         if not counts[id(node)]:
-            raise TooMuch("has an alias of what it stands in")
+            raise RefusedDocument("has an alias of what it stands in")
         return counts[id(node)]
     counts[id(node)] = 0
     parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value

@@ -187,13 +187,12 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
         runs, notes = other_runs.find_runs(arguments.source if arguments.source in LOGS else None, logs)
     output = arguments.out or results.root / "imported" / f"{Path(folders[0]).resolve().stem}-{_digest(folders)}"
 
-    def application(study: StudyRuns, causes: Mapping[str, tuple[Finding, ...]]) -> str:
+    def charts(study: StudyRuns, causes: Mapping[str, tuple[Finding, ...]]) -> str:
         from grpolab.look import page
 
         return page.application([study], [], datetime.now(UTC), causes)
 
-    asked = results, runs, notes, arms, arguments.baseline, output, application, arguments.figures
-    report = other_runs.write_report(*asked)
+    report = other_runs.write_report(results, runs, notes, arms, arguments.baseline, output, charts, arguments.figures)
     say_files(arguments, [report.with_suffix(".html"), report])
 
 

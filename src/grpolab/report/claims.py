@@ -33,7 +33,7 @@ VOID = "void"  # no number of seeds could decide it
 DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
 HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"  # verdicts of a check
 CHECK = "check"  # the label of a hypothesis that holds by construction
-OPEN = (INCONCLUSIVE, NOT_RUN)  # a hypothesis of which no run has finished is not run
+OPEN = (INCONCLUSIVE, NOT_RUN)  # a hypothesis is `not run` until one of its runs has finished
 VERDICTS = (SUPPORTED, OPPOSITE, NEGLIGIBLE, *OPEN, VOID)
 
 

@@ -6,9 +6,8 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Real
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -58,19 +57,20 @@ def stability_table(study: StudyRuns) -> pd.DataFrame:
         accuracy_E = column(study.of_cell("evaluations", cell), study.metric)
         scores = score_quantities(accuracy_E, cell.outcome, cell.evaluation_items, study.thresholds)
         if cell.signature not in kept:
-
-            def quantities(_: Path, cell: Any = cell, of_run: dict[str, Any] = of_run) -> dict[str, float | bool]:
-                tables = study.of_cell("updates", cell), study.of_cell("rollouts", cell)
-                return journal_quantities(*tables, of_run, study.thresholds)
-
-            if journal := getattr(cell, "journal_sha256", None):  # a committed run may have another one
-                name = f"quantities {journal} {thresholds}"
-                kept[cell.signature] = known.derived(cell.signature, name, quantities)
-            else:  # of another program
-                kept[cell.signature] = quantities(Path())
+            compute = partial(_of_journal, study, cell, of_run)
+            if study.is_found:  # no signature of ours
+                kept[cell.signature] = compute()
+            else:  # with the journal's hash, because a committed run may have another one
+                name = f"quantities {cell.journal_sha256} {thresholds}"
+                kept[cell.signature] = known.derived(cell.signature, name, compute)
         rows.append({key: getattr(cell, key) for key in _CELL_COLUMNS} | scores | kept[cell.signature])
     known.save()
     return pd.DataFrame(rows, columns=[*_CELL_COLUMNS, *QUANTITIES])
+
+
+def _of_journal(study: StudyRuns, cell: Any, settings: dict[str, Any], _: Any = None) -> dict[str, float | bool]:
+    tables = study.of_cell("updates", cell), study.of_cell("rollouts", cell)
+    return journal_quantities(*tables, settings, study.thresholds)
 
 
 def kept_quantities(study: StudyRuns) -> dict[str, dict[str, float | bool]]:

@@ -45,8 +45,8 @@ class Composer:
 
     def __init__(self) -> None:
         *self.own_confs, self.conf = (root / CONF_FOLDER for root in roots())  # own: a project's and plugins'
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        entries = yaml.load((self.conf / f"{CONFIG_NAME}.yaml").read_text(), loader)["defaults"]
+        text = (self.conf / f"{CONFIG_NAME}.yaml").read_text()
+        entries = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))["defaults"]
         # Group -> its default option.
         self.defaults: dict[str, str | None] = {
             group: option for entry in entries if isinstance(entry, dict) for group, option in entry.items()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, create_model, model_validator
 
-from grpolab.bounded import Lenient, TooMuch, parse_yaml, read_text
+from grpolab.bounded import Lenient, RefusedDocument, parse_yaml, read_text
 from grpolab.errors import RequestError
 from grpolab.identity import dotted
 from grpolab.meanings import METRICS
@@ -240,11 +240,11 @@ def load(name: str) -> Study | Collection:
         raise RequestError(f"{shown}: {text}" for text in sentences(model, error)) from error
 
 
-class _Unrepeated(Lenient):
+class _Unrepeated(Lenient):  # a key that is repeated is refused
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [key.value for key, _ in node.value]
         if len({*keys}) < len(keys):
-            raise TooMuch(f"has the duplicate key {max(keys, key=keys.count)}")
+            raise RefusedDocument(f"has the duplicate key {max(keys, key=keys.count)}")
         return super().construct_mapping(node, deep)
 
 
