@@ -1,6 +1,7 @@
 """A wrong request: exit code 2, one sentence for each problem, no traceback, nothing started and nothing written."""
 
 import shlex
+import shutil
 import subprocess
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from grpolab.cli import main
 from grpolab.cli.help import list_names
 from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, suggest_our_names
-from grpolab.paths import project_root
+from grpolab.paths import find_file, project_root
 from grpolab.sweep import engine
 from grpolab.sweep.compose import compose
 from grpolab.sweep.plan import plans
@@ -224,3 +225,13 @@ def test_reading_commands_name_what_is_not_there(tmp_path, capsys):
     for request in ("status smoke", "show abc", "diff abc def", "ui smoke", "report smoke"):
         assert main([*request.split(), *here]) == 2, request
         assert capsys.readouterr().err.startswith("grpolab: ")
+
+
+def test_a_results_folder_is_named_from_the_working_directory(tmp_path, monkeypatch):
+    for name in ("conf", "experiments", "below"):
+        (tmp_path / name).mkdir()
+    shutil.copy(find_file("conf", "run.yaml"), tmp_path / "conf")
+    monkeypatch.chdir(tmp_path / "below")
+    for words in (["--results", "mine"], []):
+        assert main(["status", *words]) == 0
+    assert [*tmp_path.rglob("format.json")] == [tmp_path / "below/mine/format.json", tmp_path / "results/format.json"]

@@ -1,8 +1,9 @@
 """A worker without torch, for the tests of the pool: it speaks the protocol and writes outcomes, or does worse.
 
 FAKE_WORKER is a JSON object: {"log": file of the jobs it was given, "seconds": a run's length, "lag": seconds between
-being asked and beginning, "misdeeds": {label: [what it does instead at the first attempt, at the second, ...]}}.
-A label is `warm_start` or the run's seed; the misdeeds are the functions of MISDEEDS.
+being asked and beginning, "farewell": seconds between SIGTERM and its end, "misdeeds": {label: [what it does instead at
+the first attempt, at the second, ...]}}. A label is `warm_start` or the run's seed; the misdeeds are functions of
+MISDEEDS.
 """
 
 import errno
@@ -87,6 +88,11 @@ def say(event: dict) -> None:
     print(json.dumps(event), flush=True)
 
 
+def take_leave(*_: object) -> None:
+    time.sleep(ORDERS.get("farewell", 0))
+    sys.exit(bool(enter(Path(ORDERS["log"]), "asked-to-stop")))
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(bool(enter(Path(ORDERS["log"]), "asked-to-stop"))))
+    signal.signal(signal.SIGTERM, take_leave)
     serve(do)

@@ -16,7 +16,9 @@ from fake_sweep import FAKE, wait_for
 from grpolab.cli import main
 from grpolab.paths import REPORT_FILES, Results, project_root, read_json, write_text_atomic
 from grpolab.studies import drawing
+from grpolab.studies.progress import Progress
 from grpolab.studies.sweep import sweep
+from grpolab.sweep import engine
 from grpolab.sweep.engine import worker_slots
 from grpolab.sweep.jobs import Job, Schedule
 from grpolab.sweep.plan import plans
@@ -173,6 +175,19 @@ def test_an_interrupted_sweep_ends_cleanly(fake_sweep, sweeping, number):
     assert errors == "interrupted: what has an outcome stays, the same command goes on from here\n"
     assert fake_sweep.outcomes() == []
     assert not any(psutil.pid_exists(worker) for worker in workers)
+
+
+def test_a_run_with_long_steps_has_twice_as_long_to_reach_its_checkpoint(fake_sweep, monkeypatch, capsys):
+    def stepped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "stepped", stepped)
+    monkeypatch.setattr(engine, "GRACE_SECONDS", 0.1)
+    for farewell, times in ((1.0, 1), (60.0, 0)):
+        with pytest.raises(KeyboardInterrupt):
+            fake_sweep(seeds=[0], lag=1, farewell=farewell)
+        assert (fake_sweep.root / "jobs.txt").read_text().count("asked-to-stop") == times
+        assert "to end its step with a checkpoint; Ctrl-C skips that" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
@@ -135,8 +136,9 @@ def to_json(value: Any) -> str:
 
 
 def results_of(arguments: argparse.Namespace) -> Results:
-    """Open the results folder that a command works on."""
-    return Results.open(arguments.results or machine_defaults()["results"])
+    """Open the results folder that a command works on: --results, from the working directory, or the project's."""
+    named: str = arguments.results or ""
+    return Results.open(Path(named).expanduser().absolute() if named else machine_defaults()["results"])
 
 
 def machine_defaults() -> dict[str, str]:

@@ -37,7 +37,7 @@ ENGINES = {  # launcher -> its engine, imported only if it is asked for
 }
 WORKER_COMMAND = (*PYTHON, "-m", "grpolab.sweep.worker")
 TICK_SECONDS = 0.5  # between two checks of limits and of other commands' outcomes
-GRACE_SECONDS = 20.0  # for a run to reach its next rollout boundary
+GRACE_SECONDS = 20.0  # at least, for a run to reach its next rollout boundary
 MOST_ATTEMPTS = 2  # of a job, if its worker is killed
 MOST_FAILED_STARTS = 3  # of workers in one slot, in a row
 # Exit codes of workers that were killed from outside; after SIGTERM a worker writes a checkpoint and exits with 0.
@@ -79,6 +79,15 @@ class Assignment:
     def __init__(self, job: Job) -> None:
         self.job, self.step = job, 0
         self.began = self.last_heard = time.monotonic()
+        self._longest_step = 0.0  # seconds between two signs of life
+
+    def heard(self) -> None:
+        now = time.monotonic()
+        self._longest_step, self.last_heard = max(self._longest_step, now - self.last_heard), now
+
+    def grace_seconds(self) -> float:
+        """Return how long the job may take to its next rollout boundary: twice its longest step so far."""
+        return max(GRACE_SECONDS, 2 * self._longest_step, 2 * (time.monotonic() - self.last_heard))
 
     def passed_limit(self, memory_mib: Callable[[], float | None]) -> Death | None:
         """Return the limit of the settings' `machine` that the job has passed; warm starts have no timeout."""
@@ -237,20 +246,23 @@ class WorkerProcess:
         """Return the new events; None if the worker has died."""
         data = os.read(self.stdout.fileno(), 1 << 16)
         if self.assignment:
-            self.assignment.last_heard = time.monotonic()
+            self.assignment.heard()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         return [json.loads(line) for line in lines] if data else None
 
     def watch(self) -> None:
         """End the worker if its job has passed a limit."""
         if self._death is None and self.assignment and (death := self.assignment.passed_limit(self._memory_mib)):
-            self._death, self._deadline = death, time.monotonic() + (GRACE_SECONDS if death.gently else 0)
+            self._death, self._deadline = death, time.monotonic() + (self.grace_seconds() if death.gently else 0)
             self.process.terminate()
         if self._death and time.monotonic() >= self._deadline:
             self.process.kill()
         if self.process.poll() is not None:  # a child of it would hold its locks and its output open
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+
+    def grace_seconds(self) -> float:
+        return self.assignment.grace_seconds() if self.assignment else GRACE_SECONDS
 
     def _memory_mib(self) -> float | None:
         with suppress(psutil.Error):  # it has just died
@@ -299,16 +311,24 @@ class WorkerPool(Engine):
         except BaseException:
             for worker in self.workers:
                 worker.process.terminate()
+            seconds = max((worker.grace_seconds() for worker in self.workers), default=0.0)
+            listener.note(f"stopping: a run has {seconds:.0f} s to end its step with a checkpoint; Ctrl-C skips that")
             raise
         finally:
-            deadline = time.monotonic() + GRACE_SECONDS
-            for worker in self.workers:
-                try:
-                    worker.process.wait(max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    worker.process.kill()
-                    worker.process.wait()
+            self._await_end()
             self._selector.close()
+
+    def _await_end(self) -> None:
+        """Wait for the workers, which have been told to end; kill those that need too long, and all at a Ctrl-C."""
+        deadlines = [time.monotonic() + worker.grace_seconds() for worker in self.workers]
+        try:
+            for worker, deadline in zip(self.workers, deadlines, strict=True):
+                with suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            for worker in self.workers:
+                worker.process.kill()
+                worker.process.wait()
 
     def leave(self, signature: str) -> None:
         for worker in self.workers:
