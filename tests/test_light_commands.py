@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -38,6 +40,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     (found.root / "logs").mkdir()
     rows = (f'{{"step": {step}, "reward": 0.5, "clip_ratio/region_mean": 0.0}}\n' for step in range(9))
     (found.root / "logs" / "log.jsonl").write_text("".join(rows))
+    for beta, number in product((0.0, 0.1), range(2)):  # without seeds, so that arms are compared unpaired
+        folder = found.root / "others" / f"beta{beta}-{number}"
+        folder.mkdir(parents=True)
+        (folder / "args.json").write_text(json.dumps({"beta": beta}))
+        history = [{"step": step, "reward": beta + 0.01 * number * step} for step in range(9)]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     return found
 
 
@@ -65,12 +73,14 @@ def loaded_by(results: Results, *commands: str, code: int = 0) -> set[str]:
         ("power --sd 1 --difference 1", TRAINING | DRAWING | COMPOSING | STATISTICS | TABLES),
         ("diagnose LOGS/log.jsonl", TRAINING | DRAWING | COMPOSING | {"scipy"}),
         ("lint clip_range; lint num_iterations=1", TRAINING | DRAWING | TABLES | FRAMEWORKS | {"scipy"}),
-        ("report --from trl LOGS", TRAINING | COMPOSING | STATISTICS | {"matplotlib", "seaborn", "PIL"}),
+        ("report --from trl OTHERS", TRAINING | COMPOSING | STATISTICS | {"matplotlib", "seaborn", "PIL"}),
     ],
 )
 def test_a_command_that_reads_loads_only_what_it_needs(results, commands, without):
-    run, logs = sorted(results.runs.iterdir())[0].name, str(results.root / "logs")
-    words = commands.replace("RUN", run).replace("LOGS", logs).split("; ")
+    places = {"RUN": min(results.runs.iterdir()).name, "LOGS": results.root / "logs", "OTHERS": results.root / "others"}
+    for name, place in places.items():
+        commands = commands.replace(name, str(place))
+    words = commands.split("; ")
     assert loaded_by(results, *words) & without == set()
 
 
