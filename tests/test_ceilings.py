@@ -54,7 +54,7 @@ ALL_SOURCE, ALL_TESTS, BENCHMARKS = 44_766, 33_580, 2_359
 # The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
 CORE_ROOMS = ("grpo/", "tasks/", "settings/", "run/", "sweep/")
 BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster")
-CORE = 9_911
+CORE = 9_921
 
 
 def lines(file: Path) -> int:
