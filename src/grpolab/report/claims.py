@@ -94,7 +94,7 @@ class Claim:
     @property
     def is_finding(self) -> bool:
         """Return True if the hypothesis was tested; checks and descriptions are listed separately."""
-        return self.verdict in VERDICTS
+        return self.verdict in VERDICTS and self.label != CHECK
 
 
 def decide(studies: Sequence[StudyRuns]) -> list[Claim]:
