@@ -75,6 +75,6 @@ def not_planned(results: Results, study: str) -> RequestError:
     planned = [name for name in results.planned() if name != study]  # its own plan may be here, and its file gone
     if _is_path(study) or study in available():
         return RequestError(f"study {study} is not planned in {results.root}: run `grpolab sweep {study}` first")
-    have = f"planned are {listing(planned)}" if planned else "none is yet; `grpolab sweep STUDY` plans one"
+    have = f"planned are {listing(planned)}" if planned else "no study is yet; `grpolab sweep STUDY` plans one"
     near = near_matches(study, sorted({*planned, *available()}))
     return RequestError(f"study {study} is not planned in {results.root}{near}: {have}")

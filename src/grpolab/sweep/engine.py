@@ -262,6 +262,7 @@ class WorkerProcess:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def grace_seconds(self) -> float:
+        """Return how long it may take to end once it is told to."""
         return self.assignment.grace_seconds() if self.assignment else GRACE_SECONDS
 
     def _memory_mib(self) -> float | None:
@@ -311,8 +312,9 @@ class WorkerPool(Engine):
         except BaseException:
             for worker in self.workers:
                 worker.process.terminate()
-            seconds = max((worker.grace_seconds() for worker in self.workers), default=0.0)
-            listener.note(f"stopping: a run has {seconds:.0f} s to end its step with a checkpoint; Ctrl-C skips that")
+            if graces := [worker.grace_seconds() for worker in self.workers if worker.assignment]:
+                longest = f"{max(graces):.0f} s"
+                listener.note(f"stopping: a run has {longest} to end its step with a checkpoint; Ctrl-C skips that")
             raise
         finally:
             self._await_end()
