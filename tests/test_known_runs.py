@@ -13,6 +13,7 @@ import pytest
 from report_results import cells_of, change, write_run, write_study
 
 from grpolab import known_runs
+from grpolab.doctor import section
 from grpolab.known_runs import KnownRuns
 from grpolab.paths import Results
 from grpolab.report import load, measures
@@ -152,6 +153,35 @@ def test_quantities_are_computed_again_of_runs_with_another_journal_or_threshold
     change(results.plan("clip_range"), stability={"score_tail": 0.1, "entropy_ratio": 0.9})
     table()
     assert len(computed) == 6
+
+
+def test_causes_are_looked_for_again_only_in_a_run_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doctor takes longer than all else of a report, and what it says of a run depends on no other one."""
+    results, examined = write_study(tmp_path, seeds=1), list[str]()
+    whole = section.find_causes
+    monkeypatch.setattr(section, "find_causes", lambda run: (examined.append(run.run), whole(run))[1])
+    command = KnownRuns(results)  # of a sweep, which has read some of its runs before the report is drawn
+
+    def causes() -> dict[str, Any]:
+        examined.clear()
+        return section.causes_of(load.load(results, "clip_range")[-1])
+
+    first = causes()
+    assert len(examined) == len(first) == 6
+    assert any(first.values()), "lists of JSON are tuples again"
+    command.derived(examined[0], "facts", read_facts)
+    command.save()
+    monkeypatch.setattr(known_runs, "_READ", {})  # what follows is another process
+    assert causes() == first
+    assert examined == []
+    write_run(results, cells_of(results)[0], last_step=9)
+    causes()
+    assert examined == [cells_of(results)[0]["signature"]]
+    change(results.plan("clip_range"), stability={"entropy_ratio": 0.9})
+    causes()
+    assert len(examined) == 6
 
 
 def test_an_assessment_is_written_anew_only_where_something_changed(

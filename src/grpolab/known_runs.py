@@ -63,6 +63,10 @@ class KeptFile:
                 return kept
         return {}
 
+    def state(self) -> State:
+        """Return the state of the file; another one may hold another object."""
+        return [*state_of_files(self.file), self._key.decode()]
+
     def write(self, kept: Record) -> None:
         """Keep an object, if the disk lets it."""
         content = json.dumps(kept, separators=(",", ":")).encode()
@@ -71,12 +75,18 @@ class KeptFile:
             write_atomic(self.file, digest + b"\n" + content, durable=False)
 
 
+_READ: dict[Path, tuple[State, dict[str, Record]]] = {}  # what this process has read of each file, and its state then
+
+
 class KnownRuns:
-    """What is known of the runs with a result in a results folder."""
+    """What is known of the runs with a result in a results folder; a process has it once, however many ask."""
 
     def __init__(self, results: Results) -> None:
         self._results, self._file = results, KeptFile(results.root / "known_runs.json")
-        self._runs, self._has_new = self._file.read(), False
+        state = self._file.state()
+        if _READ.get(self._file.file, (None,))[0] != state:
+            _READ[self._file.file] = state, self._file.read()
+        self._runs, self._has_new = _READ[self._file.file][1], False
 
     def outcome(self, signature: str) -> Record | None:
         """Return what `records.outcome_or_damage` returns of the run's folder."""
@@ -103,7 +113,10 @@ class KnownRuns:
         """Keep what is new for the next command."""
         if self._has_new and self._results.is_ours and self._results.runs.is_dir():
             there = set(os.listdir(self._results.runs))
-            self._file.write({name: known for name, known in self._runs.items() if name in there})
+            for name in self._runs.keys() - there:
+                del self._runs[name]
+            self._file.write(self._runs)
+            _READ[self._file.file] = self._file.state(), self._runs
         self._has_new = False
 
     def _files(self, signature: str) -> list[str]:

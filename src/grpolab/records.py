@@ -76,13 +76,16 @@ def read_result(folder: Path) -> Record | None:
     """
     outcome = read_outcome(folder)
     if outcome and outcome["outcome"] in RESULTS:
-        if (recorded := outcome.get("journal_sha256")) is not None:
-            try:
-                check_journal(folder, recorded, file_sha256(folder / JOURNAL))
-            except OSError as error:
-                raise Damaged(f"{folder / JOURNAL} cannot be read: {error.strerror}") from error
-        if provenance := read_provenance(folder):
-            check_provenance(folder, provenance)
+        journal, recorded = folder / JOURNAL, outcome.get("journal_sha256")
+        try:
+            if recorded is not None and file_sha256(journal) != recorded:
+                raise Damaged(f"{journal} is not the journal that outcome.json was written for (journal_sha256)")
+        except OSError as error:
+            raise Damaged(f"{journal} cannot be read: {error.strerror}") from error
+        provenance = read_provenance(folder)
+        items = (provenance.get("dataset") or {}).get("evaluation_items")
+        if provenance and "framework" not in provenance and not isinstance(items, int):  # TRL's runs are not reported
+            raise Damaged(f"{folder / 'provenance.json'} does not say how many items were evaluated")
         read_lines(folder / TIMING)
     return outcome
 
@@ -93,19 +96,6 @@ def outcome_or_damage(folder: Path) -> Record | None:
         return read_result(folder)
     except Damaged as damage:
         return {"outcome": DAMAGED, "reason": str(damage)}
-
-
-def check_journal(folder: Path, recorded: str, found: str) -> None:
-    """Raise Damaged if a journal's hash is not the one in outcome.json."""
-    if found != recorded:
-        raise Damaged(f"{folder / JOURNAL} is not the journal that outcome.json was written for (journal_sha256)")
-
-
-def check_provenance(folder: Path, provenance: Record) -> None:
-    """Raise Damaged if provenance lacks what a report needs; TRL's runs are not reported."""
-    items = (provenance.get("dataset") or {}).get("evaluation_items")
-    if "framework" not in provenance and not isinstance(items, int):
-        raise Damaged(f"{folder / 'provenance.json'} does not say how many items were evaluated")
 
 
 def check_policy(folder: Path, outcome: Record) -> None:

@@ -20,7 +20,7 @@ from grpolab.report import journals, page, plans
 from grpolab.report.compare import OPEN, compare
 from grpolab.report.export import export_reference
 from grpolab.report.figures import draw
-from grpolab.report.load import load
+from grpolab.report.load import load, read_journal
 from grpolab.report.screen import screen
 from grpolab.run_files import read_outcome
 from grpolab.vocabulary import DAMAGED
@@ -281,7 +281,7 @@ def test_a_journal_that_is_a_link_to_a_secret_shows_nothing_of_it(results: Resul
     (first(results) / "timing.jsonl").unlink(missing_ok=True)
     (first(results) / "timing.jsonl").symlink_to(tmp_path / "secret.json")
     with pytest.raises(Damaged, match="a record's value is no number") as refused:
-        journals.read_journal(first(results))
+        read_journal(first(results))
     assert not re.search("a-secret|a-name", str(refused.value))
 
 

@@ -14,10 +14,9 @@ from report_results import series_of, write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.meanings import METRICS
-from grpolab.report import journals
 from grpolab.report.figures import FIGURES, clipping, draw, surfaces
 from grpolab.report.figures.learning import crossing
-from grpolab.report.load import load
+from grpolab.report.load import TABLES, load
 from grpolab.report.style import COLUMN_WIDTH, TEXT_WIDTH, arm_styles, png, save
 from grpolab.vocabulary import ANALYTIC_FIGURES, EXCESS_EDGES
 
@@ -115,7 +114,7 @@ def test_a_band_of_three_seeds_lies_in_the_panel_and_of_many_arms_the_baseline_a
 def test_figures_of_any_study_are_saved_under_its_name_without_a_warning(results, study, tmp_path, recwarn):
     """A study's name may have a dot; a facet without any run has no place on a log scale."""
     gone = study.cells["facet"] == "addition/stressed"
-    tables = {table: getattr(study, table).query("facet != 'addition/stressed'") for table in journals.TABLES}
+    tables = {table: getattr(study, table).query("facet != 'addition/stressed'") for table in TABLES}
     cells = study.cells.assign(outcome=study.cells["outcome"].mask(gone, "missing"))
     half = dataclasses.replace(study, cells=cells, **tables)
     for figure in ("F3", "F6", "F15", "F16", "F26"):
@@ -229,7 +228,7 @@ def test_cells_that_are_missing_or_ended_early_are_said_in_the_picture(tmp_path)
 
 
 def test_of_a_study_without_any_run_nothing_is_drawn(study):
-    tables = {table: getattr(study, table).iloc[:0] for table in journals.TABLES}
+    tables = {table: getattr(study, table).iloc[:0] for table in TABLES}
     empty = dataclasses.replace(study, cells=study.cells.assign(outcome="missing"), **tables)
     for figure in FIGURES.keys() - set(ANALYTIC_FIGURES):
         picture, manifest = draw(empty, figure)

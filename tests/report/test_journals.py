@@ -10,9 +10,8 @@ import pytest
 from report_results import cells_of, change, write_run, write_study
 
 from grpolab.errors import RequestError
-from grpolab.report import journals
-from grpolab.report.journals import CACHE, read_journal, read_runs
-from grpolab.report.load import load
+from grpolab.report.journals import columns_of
+from grpolab.report.load import CACHE, load, read_journal, read_runs
 from grpolab.vocabulary import DIVERGED
 
 
@@ -28,8 +27,8 @@ def folder(results):
 
 def parsed(monkeypatch):
     """Names of what is parsed from now on."""
-    seen, original = [], journals._columns
-    monkeypatch.setattr(journals, "_columns", lambda records: (seen.append(len(records)), original(records))[1])
+    seen, place = [], "grpolab.report.load.columns_of"
+    monkeypatch.setattr(place, lambda records: (seen.append(len(records)), columns_of(records))[1])
     return seen
 
 
@@ -56,7 +55,7 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(folder, monkeypatc
     def refuse(*arguments, **options):
         raise PermissionError
 
-    monkeypatch.setattr(journals, "write_atomic", refuse)
+    monkeypatch.setattr("grpolab.report.load.write_atomic", refuse)
     assert len(read_journal(folder)) > 0
     assert not (folder / CACHE).exists()
 

@@ -9,11 +9,11 @@ from report_results import HYPOTHESES, ROLLOUT_STEPS, cells_of, change, rewrite,
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, git, project_root, write_json_atomic
-from grpolab.report import journals, page
+from grpolab.report import page
 from grpolab.report.claims import decide
 from grpolab.report.export import export_reference
 from grpolab.report.figures import FIGURES, draw
-from grpolab.report.load import load, read_all
+from grpolab.report.load import load, read_all, read_journal
 from grpolab.report.measures import stability_table
 from grpolab.report.plans import read_plan
 from grpolab.report.tables import tables
@@ -79,10 +79,8 @@ def test_a_run_that_broke_off_is_carried_forward_to_its_planned_end(outcome, res
 def test_a_shared_run_is_parsed_once(results, monkeypatch):
     write_json_atomic(results.plan("again"), json.loads(results.plan("clip_range").read_text()) | {"study": "again"})
     whole_of(results, "both", ["clip_range", "again"])
-    read, original = [], journals.read_journal
-    monkeypatch.setattr(
-        journals, "read_journal", lambda folder, *of: (read.append(folder.name), original(folder, *of))[1]
-    )
+    read, place = [], "grpolab.report.load.read_journal"
+    monkeypatch.setattr(place, lambda folder, *of: (read.append(folder.name), read_journal(folder, *of))[1])
     parts = load(results, "both")
     assert [part.name for part in parts] == ["clip_range", "again", "both"]
     assert len(parts[0].updates) == len(parts[1].updates) > 0

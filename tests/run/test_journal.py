@@ -20,7 +20,7 @@ from tiny import records, run_folder, tiny_settings
 
 from grpolab import meanings
 from grpolab.paths import Results
-from grpolab.report import journals
+from grpolab.report import load
 from grpolab.run import folder as outcome_file
 from grpolab.run import provenance
 from grpolab.run.folder import Journal
@@ -156,7 +156,8 @@ def test_changes_are_recorded_alike_whatever_git_is_set_to(
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
     study.write_text("question: another\n")
     monkeypatch.setattr(provenance, "project_root", lambda: tmp_path)
-    assert journals._outcome_row({}, provenance.of_program.__wrapped__())["touched"] == "experiments/mine.yaml"
+    (tmp_path / "provenance.json").write_text(json.dumps(provenance.of_program.__wrapped__()))
+    assert load._outcome_row({}, tmp_path)["touched"] == "experiments/mine.yaml"
 
 
 def test_item_scores_average_to_the_last_evaluation_and_provenance_says_what_the_run_was_made_of(folder: Path) -> None:

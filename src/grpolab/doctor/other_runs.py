@@ -26,8 +26,8 @@ from grpolab.meanings import POSITIONS
 from grpolab.paths import Results
 from grpolab.readers.log_folders import FoundLog, find_all, find_config, group_runs
 from grpolab.readers.logs import read_charts, read_log
-from grpolab.report.journals import NUMBERS, column
-from grpolab.report.load import StudyRuns, study_of
+from grpolab.report.journals import column
+from grpolab.report.load import NUMBERS, StudyRuns, study_of
 from grpolab.report.text import bullets, count, listing, markdown_table, number
 from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
 
 import pandas as pd
 
@@ -13,11 +14,13 @@ from grpolab.doctor.causes import Finding
 from grpolab.doctor.evidence import TABLES, Evidence
 from grpolab.doctor.page import find_causes
 from grpolab.doctor.run_folder import PLANTED
+from grpolab.known_runs import KnownRuns
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report.journals import column, largest
 from grpolab.report.load import StudyRuns
-from grpolab.report.measures import kept_quantities, stability_table
+from grpolab.report.measures import keep_of_run, kept_quantities, stability_table
 from grpolab.report.text import count, markdown_table, number, spans
+from grpolab.run_files import Record
 
 ENDED = ("collapsed", "diverged", "stopped")  # the labels that make a run `lost`
 EFFECT = "destroyed_policy"  # this cause says that nearly all skill is lost, not why
@@ -54,23 +57,41 @@ def section(parts: Sequence[StudyRuns]) -> str:
 
 @lru_cache(maxsize=32)
 def causes_of(part: StudyRuns) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings of each run of a study by signature. Cached: section and tracking store both need them."""
-    by_run = {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
-    kept, causes = kept_quantities(part), {}
-    for cell in part.done.to_dict("records"):
-        signature = cell["signature"]
-        tables = {name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all") for name, runs in by_run.items()}
-        settings = {key.removeprefix("setting/"): value for key, value in cell.items() if key.startswith("setting/")}
-        settings["evaluation.items"] = cell.get("evaluation_items")
-        run = Evidence(
-            **{"run": signature, "state": cell["outcome"], **tables},
-            settings={key: value for key, value in settings.items() if pd.notna(value) and key not in PLANTED},
-            numbers={} if len(tables["updates"]) else kept.get(signature, {}),
-            thresholds=part.thresholds,
-            metric=part.metric,
-        )
-        causes[signature] = find_causes(run)
+    """Return the findings of each run of a study by signature, which are kept from one command to the next.
+
+    Cached: section and tracking store both need them.
+    """
+    tables = {name: getattr(part, name).groupby("signature") for name in TABLES.values()}
+    numbers, causes, known = kept_quantities(part), dict[str, tuple[Finding, ...]](), KnownRuns(part.results)
+    columns = part.done.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
+    for cell, of_run in zip(part.done.itertuples(), columns.to_dict("records"), strict=True):
+        is_whole = cell.signature in tables["updates"].indices
+        settings = of_run | {"evaluation.items": getattr(cell, "evaluation_items", None)}
+        facts = {
+            "state": cell.outcome,
+            "settings": {key: value for key, value in settings.items() if pd.notna(value) and key not in PLANTED},
+            "numbers": {} if is_whole else numbers.get(cell.signature, {}),
+            "thresholds": part.thresholds,
+            "metric": part.metric,
+        }
+        find = partial(_find, tables, cell.signature, facts)
+        records = keep_of_run(part, known, cell, "causes", (is_whole, facts), find)
+        causes[cell.signature] = tuple(_finding(record) for record in records)
+    known.save()
     return causes
+
+
+def _find(tables: Mapping[str, Any], signature: str, facts: Record, _: Any = None) -> list[Record]:
+    """Return the findings of a run as records that JSON can hold."""
+    rows = {
+        name: of.get_group(signature).dropna(axis=1, how="all") if signature in of.indices else pd.DataFrame()
+        for name, of in tables.items()
+    }
+    return [asdict(replace(finding, words={})) for finding in find_causes(Evidence(run=signature, **rows, **facts))]
+
+
+def _finding(record: Record) -> Finding:
+    return Finding(**record | {key: tuple(record[key]) for key in ("evidence", "instead")})
 
 
 def examined(part: StudyRuns, causes: Mapping[str, tuple[Finding, ...]], prefix: str = "") -> Iterator[Examined]:

@@ -116,10 +116,10 @@ def _thinned(rows: pd.DataFrame, k: int) -> Curve:
     kept = (rows["rollout_step"] % k == 0).to_numpy(copy=True)
     kept[-1] = True
     curve = _curve(rows[kept])
-    steps, peaks = rows["rollout_step"].to_numpy(), dict[str, list[list[float]]]()
-    for name in curve["y"]:
-        values = rows[name].to_numpy(dtype=np.float32)
-        places = {int(np.nanargmin(values)), int(np.nanargmax(values))}
-        if left_out := [[int(steps[at]), float(f"{values[at]:.5g}")] for at in sorted(places) if not kept[at]]:
+    steps, names, peaks = rows["rollout_step"].to_numpy(), list(curve["y"]), dict[str, list[list[float]]]()
+    values_MT = rows[names].to_numpy(dtype=np.float32).T
+    ends_2M = (of(values_MT, axis=1) for of in (np.nanargmin, np.nanargmax)) if names else ([], [])
+    for name, values, *places in zip(names, values_MT, *ends_2M, strict=True):
+        if left_out := [[int(steps[at]), float(f"{values[at]:.5g}")] for at in sorted({*places}) if not kept[at]]:
             peaks[name] = left_out
     return curve | {"peaks": peaks}

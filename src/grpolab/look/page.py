@@ -16,8 +16,7 @@ from grpolab.readers.log_folders import FoundLog
 from grpolab.records import read_settings
 from grpolab.report import html
 from grpolab.report.claims import Claim
-from grpolab.report.journals import read_runs
-from grpolab.report.load import StudyRuns, study_of
+from grpolab.report.load import StudyRuns, read_runs, study_of
 
 WEB = Path(__file__).parent / "web"
 

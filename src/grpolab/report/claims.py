@@ -19,8 +19,7 @@ import numpy as np
 from grpolab.paths import Results
 from grpolab.report import effects
 from grpolab.report.effects import Decision, TaskEffect
-from grpolab.report.journals import kind_of_cpu
-from grpolab.report.load import StudyRuns, load
+from grpolab.report.load import StudyRuns, kind_of_cpu, load
 from grpolab.report.plans import also, find_elsewhere
 from grpolab.report.questions import QUESTION, Question, ask
 from grpolab.report.registered import CONFIRMATORY

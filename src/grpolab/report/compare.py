@@ -16,8 +16,7 @@ import pandas as pd
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.report.journals import NOT_RECORDED, kind_of_cpu
-from grpolab.report.load import StudyRuns, load
+from grpolab.report.load import NOT_RECORDED, StudyRuns, kind_of_cpu, load
 from grpolab.report.measures import at, is_share, measure
 from grpolab.report.plans import outcome_at, studies_of
 from grpolab.report.statistics import tests

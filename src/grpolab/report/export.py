@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from grpolab.errors import RequestError
 from grpolab.meanings import CLIP_METRIC, METRICS, POSITIONS, convention
 from grpolab.paths import Results, write_json_atomic
-from grpolab.report.journals import NUMBERS, TABLES, at_quarters
-from grpolab.report.load import read_all, study_of
+from grpolab.report.journals import at_quarters
+from grpolab.report.load import NUMBERS, TABLES, read_all, study_of
 from grpolab.report.measures import run_numbers
 from grpolab.report.plans import Plan, read_plan
 from grpolab.report.statistics.looks import LOOKS

@@ -135,8 +135,7 @@ def diff(results: Results, first: str, second: str) -> tuple[Record, str]:
 def _paired_effects(results: Results, first: str, second: str) -> Iterator[Record]:
     """Yield the paired difference of final scores in each study that has both runs, as different variants."""
     # Imported here, because `show` needs no statistics.
-    from grpolab.report.journals import read_runs
-    from grpolab.report.load import study_of
+    from grpolab.report.load import read_runs, study_of
     from grpolab.report.measures import at, measure
     from grpolab.report.statistics.tests import paired_difference
 

@@ -1,6 +1,4 @@
-"""Run folders as tables, and the numbers of one column.
-
-Every journal is parsed once, however many studies share the run, and then read from a cache.
+"""The records of a journal as columns, and the numbers of one column.
 
 Metrics are float32, as in the committed outcome: a figure that is redrawn from that has the numbers, and the bytes,
 of the figure that was drawn from the run folders.
@@ -8,13 +6,7 @@ of the figure that was drawn from the run folders.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import re
-from collections.abc import Iterable
-from contextlib import suppress
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,142 +15,27 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
-from pyarrow import feather
 
 from grpolab.errors import Damaged
-from grpolab.identity import in_words
 from grpolab.meanings import METRICS, POSITIONS
-from grpolab.paths import Results, write_atomic
 from grpolab.quantities import Thresholds
-from grpolab.records import check_journal, check_provenance, parse_lines, read_provenance
-from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes, read_outcome
-from grpolab.vocabulary import DAMAGED, RESULTS, UNFINISHED
 
-TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
-NUMBERS = "numbers"
-KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # these decide the bits of a run's numbers
-NOT_RECORDED = "not recorded"
 QUARTERS = 4
-CACHE = "journal.arrow"
-HASH = 16  # hex digits of a hash that tells two runs apart; the folder of a run has the whole
-# Nullable integers: beside a missing cell, version 1 must not become 1.0.
-_COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
 _NOT_METRICS = {*POSITIONS, "time_ms"}  # columns that count or name; every other number is a metric
-_FORMAT = " ".join(("1", *sorted(_NOT_METRICS)))  # raise the number if the same journal becomes other columns
-
-# Tables by name, each with a column `signature`. `outcomes`: a row for each run with an outcome, with parts of its
-# provenance. TABLES: a row for each record in the journals and timings of runs whose outcome is a result.
-# `numbers`: `measures.run_numbers` of the runs whose records the committed outcome does not keep.
-Runs = dict[str, pd.DataFrame]
-
-
-def read_runs(results: Results, signatures: Iterable[str], unfinished: bool = False) -> Runs:
-    """Read the runs that have an outcome. One whose files do not match it gets the outcome `damaged` and no records.
-
-    With `unfinished` also those that have only a journal, up to its last whole line, as an outcome of this name.
-    """
-    outcomes: list[dict[str, Any]] = []
-    journals: list[pa.Table] = []
-    for signature in signatures:
-        folder = results.run(signature)
-        try:
-            outcome = read_outcome(folder)
-            if outcome is None and unfinished and (folder / JOURNAL).is_file():
-                outcome = {"outcome": UNFINISHED}
-            if outcome is None:
-                continue
-            row = _outcome_row(outcome, provenance := read_provenance(folder))
-            if outcome["outcome"] in (*RESULTS, UNFINISHED):
-                if outcome["outcome"] == UNFINISHED:
-                    journal = _read_so_far(folder)
-                else:
-                    check_provenance(folder, provenance)
-                    journal = read_journal(folder, outcome.get("journal_sha256"), results.is_ours)
-                journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
-        except Damaged as damage:
-            row = _outcome_row({}, {}) | {"outcome": DAMAGED, "reason": str(damage)}
-        outcomes.append({"signature": signature, **row})
-    frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", *_outcome_row({}, {})])
-    runs = {"outcomes": frame.astype({column: "Int64" for column in _COUNTS if column in frame})}
-    runs |= {NUMBERS: pd.DataFrame(columns=["signature"])}
-    whole = pa.concat_tables(journals, promote_options="permissive") if journals else _columns([{"kind": ""}])
-    return runs | {table: _of_kind(whole, table.removesuffix("s")) for table in TABLES}
-
-
-def _outcome_row(outcome: Record, provenance: Record) -> dict[str, Any]:
-    """Return what a report needs of outcome.json and provenance.json."""
-    warm_start, dataset = provenance.get("warm_start") or {}, provenance.get("dataset") or {}
-    diff = provenance.get("diff") or ""
-    touched = sorted(set(re.findall(r"^diff --git a/(experiments/\S+)", diff, re.MULTILINE)))  # uncommitted changes
-    from_outcome = ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds")
-    from_provenance = ("began", "commit", "dirty", "lock_sha256", "python", "threads", "results_version")
-    return {
-        **{key: outcome.get(key) for key in from_outcome},
-        **{key: (outcome.get(key) or "")[:HASH] or None for key in ("journal_sha256", "policy_sha256")},
-        **{key: provenance.get(key) for key in from_provenance},
-        "hardware": json.dumps(provenance.get("hardware") or {}, sort_keys=True),
-        **({"content": in_words(content)} if (content := provenance.get("content")) else {}),
-        **({"touched": " ".join(touched)} if touched else {}),
-        "warm_start": warm_start.get("signature"),
-        "warm_start_accuracy": warm_start.get("accuracy"),
-        "warm_start_seconds": warm_start.get("seconds"),
-        "evaluation_items": dataset.get("evaluation_items"),
-    }
-
-
-def _of_kind(whole: pa.Table, kind: str) -> pd.DataFrame:
-    """Return the records of one kind, without the columns that none of them has."""
-    rows = whole.filter(pa.compute.equal(whole["kind"], kind))
-    kept = [name for name in rows.column_names if name != "kind" and rows[name].null_count < len(rows)]
-    return _frame(rows.select(kept))
-
-
-def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -> pa.Table:
-    """Read a run's journal and timing as one table: a row per record, with its `kind` (`timing` for the latter).
-
-    It is parsed once and then read from journal.arrow, a cache that is used only if it was made from the same bytes.
-    No cache is written to a read-only folder, or without `keep`.
-
-    Raises Damaged if the journal's hash is not the one `recorded` in outcome.json.
-    """
-    files = [folder / JOURNAL, folder / TIMING]
-    journal, timing = (read_bytes(file) or b"" for file in files)
-    digests = [hashlib.sha256(content).hexdigest() for content in (journal, timing)]
-    if recorded is not None:
-        check_journal(folder, recorded, digests[0])
-    key = " ".join((_FORMAT, *digests)).encode()
-    with suppress(OSError, pa.ArrowInvalid):  # no cache, or half of one
-        cached = feather.read_table(folder / CACHE, memory_map=True)
-        if (cached.schema.metadata or {}).get(b"key") == key:
-            return cached.replace_schema_metadata()
-    records = parse_lines(journal, files[0])
-    try:
-        table = _columns([*records, *({"kind": "timing", **row} for row in parse_lines(timing, files[1]))])
-    except Damaged as damage:
-        raise Damaged(f"{folder}: {damage}") from damage
-    if keep:
-        with suppress(OSError), BytesIO() as file:
-            feather.write_feather(table.replace_schema_metadata({"key": key}), file, compression="lz4")
-            write_atomic(folder / CACHE, file.getvalue(), durable=False)
-    return table
-
-
-def _read_so_far(folder: Path) -> pa.Table:
-    """Read the journal of a run that may still train; a line that is half written is left out. Raises Damaged."""
-    content = read_bytes(folder / JOURNAL) or b""
-    return _columns(parse_lines(content[: content.rfind(b"\n") + 1], folder / JOURNAL))
+FORMAT = " ".join(("1", *sorted(_NOT_METRICS)))  # raise the number if the same records become other columns
 
 
 def make_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
     """Return records of one kind as columns: "inf" and "nan" become numbers, an absent metric NaN. Raises Damaged."""
-    return _frame(_columns(records))
+    return frame_of(columns_of(records))
 
 
-def _frame(table: pa.Table) -> pd.DataFrame:
+def frame_of(table: pa.Table) -> pd.DataFrame:
+    """Return a table as a frame; one without columns gets those that every record has."""
     return table.to_pandas() if table.num_columns else pd.DataFrame(columns=["signature", *POSITIONS])
 
 
-def _columns(records: list[dict[str, Any]]) -> pa.Table:
+def columns_of(records: list[dict[str, Any]]) -> pa.Table:
     """Return records as columns, in the order in which they first appear; lists stay lists. Raises Damaged."""
 
     def column(name: str) -> pa.Array:
@@ -274,10 +151,3 @@ def collapse_place(accuracy_E: NDArray, thresholds: Thresholds) -> int:
 def _least_fall(accuracy_E: NDArray, thresholds: Thresholds) -> float:
     gain = float(np.max(accuracy_E)) - float(accuracy_E[0])
     return max(thresholds.collapse_drop, thresholds.collapse_share * gain)
-
-
-def kind_of_cpu(hardware: str) -> str:
-    """Describe the part of the hardware (JSON of provenance.json) that decides the bits of a run's numbers."""
-    machine = json.loads(hardware)
-    # Runs of older programs have no `float32`.
-    return ", ".join(f"{key} {machine[key]}" for key in KIND_OF_CPU) if "float32" in machine else NOT_RECORDED

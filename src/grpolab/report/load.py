@@ -9,26 +9,45 @@ also the updates. So a fresh clone reports the same claims without training, and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import feather
 
 from grpolab import records
 from grpolab.errors import Damaged, RequestError
-from grpolab.paths import Results
+from grpolab.identity import in_words
+from grpolab.known_runs import KnownRuns, content_sha256
+from grpolab.paths import Results, write_atomic
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import NUMBERS, TABLES, Runs, kind_of_cpu, read_runs
+from grpolab.report.journals import FORMAT, columns_of, frame_of
 from grpolab.report.plans import Plan, plans_of
 from grpolab.report.text import count, listing
-from grpolab.run_files import JOURNAL
-from grpolab.vocabulary import BROKEN_OFF, MISSING, RESULTS
+from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes
+from grpolab.vocabulary import BROKEN_OFF, DAMAGED, MISSING, RESULTS, UNFINISHED
 
+TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
+NUMBERS = "numbers"
+KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # these decide the bits of a run's numbers
+NOT_RECORDED = "not recorded"
+CACHE = "journal.arrow"
+HASH = 16  # hex digits of a hash that tells two runs apart; the folder of a run has the whole
+# Nullable integers: beside a missing cell, version 1 must not become 1.0.
+_COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
+# Tables by name, each with a column `signature`. `outcomes`: a row for each run with an outcome, with parts of its
+# provenance. TABLES: a row for each record in the journals and timings of runs whose outcome is a result.
+# `numbers`: `measures.run_numbers` of the runs whose records the committed outcome does not keep.
+Runs = dict[str, pd.DataFrame]
 KEYS = ["facet", "arm", "seed"]  # the index of a run's numbers within a study
 _CELL_KEYS = ["study", "variant", "arm", "facet", "seed"]  # columns of a cell that every record of its run has too
 
@@ -170,6 +189,103 @@ def load(results: Results, name: str, unfinished: bool = False) -> list[StudyRun
     return [study_of(results, plan, runs) for plan in plans]
 
 
+def read_runs(results: Results, signatures: Iterable[str], unfinished: bool = False) -> Runs:
+    """Read the runs that have an outcome. One whose files do not match it gets the outcome `damaged` and no records.
+
+    With `unfinished` also those that have only a journal, up to its last whole line, as an outcome of this name.
+    """
+    outcomes: list[dict[str, Any]] = []
+    journals: list[pa.Table] = []
+    known = KnownRuns(results)
+    for signature in signatures:
+        folder, outcome = results.run(signature), known.outcome(signature)
+        if outcome is None and unfinished and (folder / JOURNAL).is_file():
+            outcome = {"outcome": UNFINISHED}
+        if outcome is None:
+            continue
+        try:
+            if outcome["outcome"] == DAMAGED:
+                raise Damaged(outcome["reason"])
+            row = known.derived(signature, "row", partial(_outcome_row, outcome))
+            if outcome["outcome"] == UNFINISHED:
+                journals.append(_of_run(signature, _read_so_far(folder)))
+            elif outcome["outcome"] in RESULTS:
+                journals.append(_of_run(signature, read_journal(folder, known.sha256(signature)[2:], results.is_ours)))
+        except Damaged as damage:
+            row = _outcome_row({"outcome": DAMAGED, "reason": str(damage)})
+        outcomes.append({"signature": signature, **row})
+    known.save()
+    frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", *_outcome_row({})])
+    runs = {"outcomes": frame.astype({column: "Int64" for column in _COUNTS if column in frame})}
+    runs |= {NUMBERS: pd.DataFrame(columns=["signature"])}
+    whole = pa.concat_tables(journals, promote_options="permissive") if journals else columns_of([{"kind": ""}])
+    whole = whole.combine_chunks()  # a chunk of each run makes the choice of a kind six times as slow
+    return runs | {table: _of_kind(whole, table.removesuffix("s")) for table in TABLES}
+
+
+def _of_run(signature: str, journal: pa.Table) -> pa.Table:
+    return journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string()))
+
+
+def _outcome_row(outcome: Record, folder: Path | None = None) -> dict[str, Any]:
+    """Return what a report needs of outcome.json, and of the provenance.json in `folder`. Raises Damaged."""
+    provenance = records.read_provenance(folder) if folder else {}
+    warm_start, dataset = provenance.get("warm_start") or {}, provenance.get("dataset") or {}
+    diff = provenance.get("diff") or ""
+    touched = sorted(set(re.findall(r"^diff --git a/(experiments/\S+)", diff, re.MULTILINE)))  # uncommitted changes
+    from_outcome = ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds")
+    from_provenance = ("began", "commit", "dirty", "lock_sha256", "python", "threads", "results_version")
+    return {
+        **{key: outcome.get(key) for key in from_outcome},
+        **{key: (outcome.get(key) or "")[:HASH] or None for key in ("journal_sha256", "policy_sha256")},
+        **{key: provenance.get(key) for key in from_provenance},
+        "hardware": json.dumps(provenance.get("hardware") or {}, sort_keys=True),
+        **({"content": in_words(content)} if (content := provenance.get("content")) else {}),
+        **({"touched": " ".join(touched)} if touched else {}),
+        "warm_start": warm_start.get("signature"),
+        "warm_start_accuracy": warm_start.get("accuracy"),
+        "warm_start_seconds": warm_start.get("seconds"),
+        "evaluation_items": dataset.get("evaluation_items"),
+    }
+
+
+def _of_kind(whole: pa.Table, kind: str) -> pd.DataFrame:
+    """Return the records of one kind, without the columns that none of them has."""
+    rows = whole.filter(pa.compute.equal(whole["kind"], kind))
+    kept = [name for name in rows.column_names if name != "kind" and rows[name].null_count < len(rows)]
+    return frame_of(rows.select(kept))
+
+
+def read_journal(folder: Path, digests: Sequence[str] = (), keep: bool = True) -> pa.Table:
+    """Read a run's journal and timing as one table: a row per record, with its `kind` (`timing` for the latter).
+
+    It is parsed once and then read from journal.arrow, a cache that is used only if it was made from the same bytes.
+    No cache is written to a read-only folder, or without `keep`. `digests`: of both files, where they are known.
+    """
+    files = [folder / JOURNAL, folder / TIMING]
+    key = " ".join((FORMAT, *(digests or map(content_sha256, files)))).encode()
+    with suppress(OSError, pa.ArrowInvalid):  # no cache, or half of one
+        cached = feather.read_table(folder / CACHE, memory_map=True)
+        if (cached.schema.metadata or {}).get(b"key") == key:
+            return cached.replace_schema_metadata()
+    lines, timing = (records.parse_lines(read_bytes(file) or b"", file) for file in files)
+    try:
+        table = columns_of([*lines, *({"kind": "timing", **row} for row in timing)])
+    except Damaged as damage:
+        raise Damaged(f"{folder}: {damage}") from damage
+    if keep:
+        with suppress(OSError), BytesIO() as file:
+            feather.write_feather(table.replace_schema_metadata({"key": key}), file, compression="lz4")
+            write_atomic(folder / CACHE, file.getvalue(), durable=False)
+    return table
+
+
+def _read_so_far(folder: Path) -> pa.Table:
+    """Read the journal of a run that may still train; a line that is half written is left out. Raises Damaged."""
+    content = read_bytes(folder / JOURNAL) or b""
+    return columns_of(records.parse_lines(content[: content.rfind(b"\n") + 1], folder / JOURNAL))
+
+
 def read_all(results: Results, signatures: Iterable[str], unfinished: bool = False) -> Runs:
     """Read the runs among `signatures` that have an outcome: from their folders, the others from the reference."""
     wanted = list(signatures)
@@ -209,6 +325,13 @@ def _is_of_another_cpu(results: Results, signature: str, kind: str) -> bool:
         provenance = records.read_provenance(results.run(signature))
         return kind_of_cpu(json.dumps(provenance.get("hardware") or {})) != kind
     return False
+
+
+def kind_of_cpu(hardware: str) -> str:
+    """Describe the part of the hardware (JSON of provenance.json) that decides the bits of a run's numbers."""
+    machine = json.loads(hardware)
+    # Runs of older programs have no `float32`.
+    return ", ".join(f"{key} {machine[key]}" for key in KIND_OF_CPU) if "float32" in machine else NOT_RECORDED
 
 
 def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:

@@ -51,21 +51,25 @@ def stability_table(study: StudyRuns) -> pd.DataFrame:
     kept from one command to the next.
     """
     kept, rows, known = kept_quantities(study), [], KnownRuns(study.results)
-    thresholds = hashlib.sha256(_to_text(study.thresholds).encode()).hexdigest()
     settings = study.done.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
     for cell, of_run in zip(study.done.itertuples(), settings.to_dict("records"), strict=True):
         accuracy_E = column(study.of_cell("evaluations", cell), study.metric)
         scores = score_quantities(accuracy_E, cell.outcome, cell.evaluation_items, study.thresholds)
         if cell.signature not in kept:
             compute = partial(_of_journal, study, cell, of_run)
-            if study.is_found:  # no signature of ours
-                kept[cell.signature] = compute()
-            else:  # with the journal's hash, because a committed run may have another one
-                name = f"quantities {cell.journal_sha256} {thresholds}"
-                kept[cell.signature] = known.derived(cell.signature, name, compute)
+            kept[cell.signature] = keep_of_run(study, known, cell, "quantities", study.thresholds, compute)
         rows.append({key: getattr(cell, key) for key in _CELL_COLUMNS} | scores | kept[cell.signature])
     known.save()
     return pd.DataFrame(rows, columns=[*_CELL_COLUMNS, *QUANTITIES])
+
+
+def keep_of_run(study: StudyRuns, known: KnownRuns, cell: Any, what: str, asked: object, compute: Callable) -> Any:
+    """Return what `compute` makes of a run; it is kept until the run's journal changes, or what was `asked` of it.
+
+    By the journal's hash, because a committed run may have another one. Runs of others have no signature of ours.
+    """
+    asked = hashlib.sha256(f"{getattr(cell, 'journal_sha256', None)} {asked}".encode()).hexdigest()
+    return compute() if study.is_found else known.derived(cell.signature, f"{what} {asked}", compute)
 
 
 def _of_journal(study: StudyRuns, cell: Any, settings: dict[str, Any], _: Any = None) -> dict[str, float | bool]:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from grpolab.paths import Results, project_root
+from grpolab.report.text import spans
 from grpolab.run_files import Record
 from grpolab.studies.facts import TITLES, Facts, average_runs, format_row, read_facts
 from grpolab.studies.progress import print_table, send
@@ -20,7 +21,7 @@ def say_plan(request: Request, todo: Sequence[Job]) -> None:
     """Say how many runs the plans have, and how many are done."""
     states = request.states()
     done = {name for name, state in states.items() if state.outcome is not None}
-    studies = [
+    studies: list[Record] = [
         {"study": plan.study.name, "cells": len(plan.cells), "seeds": plan.seeds}
         | {"done": sum(cell.signature in done for cell in plan.cells)}
         for plan in request.plans
@@ -31,8 +32,9 @@ def say_plan(request: Request, todo: Sequence[Job]) -> None:
     counts |= {"to_train": kinds[RUN], "warm_starts": kinds[WARM_START]}
     if send("plan", studies=studies, **counts):
         return
-    rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
-    print_table(("study", "cells", "seeds", "done"), rows)
+    keys = ("study", "cells", "seeds", "done")
+    rows = [[spans(study[key]) if key == "seeds" else str(study[key]) for key in keys] for study in studies]
+    print_table(keys, rows)
     shared = sum(len(plan.cells) for plan in request.plans) - len(states)
     say(
         f"{counts['runs']} different runs{f' ({shared} cells are shared)' if shared else ''}, {counts['done']} done"

@@ -39,8 +39,7 @@ HEAD = "# Written by `grpolab tune {called}`: each arm's best values. A study na
 
 def compute_quantities(results: Results, cell: Cell) -> Mapping[str, float]:
     """Return the stability quantities of a finished run, as the report of a study with this one cell has them."""
-    from grpolab.report.journals import read_runs
-    from grpolab.report.load import study_of
+    from grpolab.report.load import read_runs, study_of
     from grpolab.report.measures import stability_table
 
     plan = {"study": "", "compare": next(iter(cell.levels)), "primary_metric": "eval/accuracy_expected"}
