@@ -76,7 +76,8 @@ def causes_of(part: StudyRuns) -> dict[str, tuple[Finding, ...]]:
         }
         find = partial(_find, tables, cell.signature, facts)
         records = keep_of_run(part, known, cell, "causes", (is_whole, facts), find)
-        causes[cell.signature] = tuple(_finding(record) for record in records)
+        of_json = [record | {key: tuple(record[key]) for key in ("evidence", "instead")} for record in records]
+        causes[cell.signature] = tuple(Finding(**record) for record in of_json)
     known.save()
     return causes
 
@@ -88,10 +89,6 @@ def _find(tables: Mapping[str, Any], signature: str, facts: Record, _: Any = Non
         for name, of in tables.items()
     }
     return [asdict(replace(finding, words={})) for finding in find_causes(Evidence(run=signature, **rows, **facts))]
-
-
-def _finding(record: Record) -> Finding:
-    return Finding(**record | {key: tuple(record[key]) for key in ("evidence", "instead")})
 
 
 def examined(part: StudyRuns, causes: Mapping[str, tuple[Finding, ...]], prefix: str = "") -> Iterator[Examined]:

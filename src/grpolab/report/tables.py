@@ -92,8 +92,9 @@ def verdicts(claims: Sequence[Claim]) -> Table:
     caption = (
         f"Hypotheses of the study files, decided at planned looks (at most {ALPHA:.0%} of studies with a wrong"
         " direction, and as many with a wrong 'negligible'): `supported`, `opposite` (the other side of what is"
-        " claimed), `negligible` (inside the margin), `inconclusive`, `void` (nothing to tell apart). Over all tasks"
-        " together, the seed being the unit; effects and intervals at the level of the decision, and of each task."
+        " claimed), `negligible` (inside the margin), `inconclusive`, `void` (nothing to tell apart), `not run` (no run"
+        " has finished). Over all tasks together, the seed being the unit; effects and intervals at the level of the"
+        " decision, and of each task."
         " Of a score the accuracies come first (`baseline` -> `arm`, and the start of both), then the difference; over"
         " tasks it is their mean with weights of 1 / margin, as it is decided. A share of the gain is of the same"
         " seeds' gain, and only where that is surely above 0. Rollouts: the share of its own that the better arm needs"
