@@ -8,6 +8,8 @@ import pytest
 
 from grpolab.cli import main
 from grpolab.cli.help import list_names
+from grpolab.cli.running import only_study
+from grpolab.errors import RequestError
 from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, suggest_our_names
 from grpolab.paths import find_file, project_root
 from grpolab.sweep import engine
@@ -76,7 +78,8 @@ WRONG_OPTIONS = [
     ("sweep smoke --jobs 0", "--jobs: 0 is not allowed: a whole number >= 1"),
     ("sweep smoke --job 2", "--job is no option of `grpolab sweep` (did you mean --jobs?)"),
     ("sweep smoke --seed 2", "did you mean --seeds or --max-seeds?"),
-    ("sweep", "STUDY"),
+    ("sweep", "STUDY is missing: name one of "),
+    ("tune", "the following arguments are required: STUDY (`"),
     ("swep smoke", "swep is no command (did you mean sweep?)"),
     ("track synk", "track synk is no command (did you mean sync?)"),
     ("status smoke more", "more is more than the command takes"),
@@ -96,6 +99,17 @@ def nothing_starts(monkeypatch):
         raise AssertionError("a worker was started")
 
     monkeypatch.setattr(engine.WorkerProcess, "__init__", refuse)
+
+
+def test_the_only_study_of_a_project_needs_no_name(tmp_path, monkeypatch):
+    for folder in ("conf", "experiments"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "experiments" / "mine.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert only_study() == "mine"
+    (tmp_path / "experiments" / "another.yaml").touch()
+    with pytest.raises(RequestError, match="STUDY is missing: name one of another, mine"):
+        only_study()
 
 
 @pytest.mark.parametrize(("request_", "said"), WRONG)

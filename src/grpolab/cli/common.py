@@ -99,7 +99,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse the request."""
-        raise RequestError(f"{message} (`{self.prog} --help`)")
+        raise RequestError(f"{message.replace(', key=value', '')} (`{self.prog} --help`)")  # that may be left out
 
 
 def say_result(arguments: argparse.Namespace, value: Any, text: object) -> None:

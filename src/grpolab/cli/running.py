@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from grpolab.cli.checking import warn
 from grpolab.cli.common import JSON, OK, RESULTS, STUDY, command, count, flag, option, require, results_of, say_result
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, listing
 from grpolab.paths import project_root
 from grpolab.terminal import say
 from grpolab.vocabulary import REGISTRY
@@ -68,8 +68,17 @@ def train(arguments: argparse.Namespace) -> int:
         return train(cell, name, overrides)
 
 
+def only_study() -> str:
+    """Return the one study of the project. Raises RequestError if it has more, or none."""
+    names = sorted(file.stem for file in (project_root() / "experiments").glob("*.yaml"))
+    if len(names) == 1:
+        return names[0]
+    raise RequestError(f"STUDY is missing: name one of {listing(names, 60) or 'the studies in experiments/'}")
+
+
 @command(
-    *(STUDY, OVERRIDES, JOBS, RETRY_FAILED, JSON_LINES),
+    option("study", nargs="?", metavar="STUDY", help="default: the project's, if it has one alone"),
+    *(OVERRIDES, JOBS, RETRY_FAILED, JSON_LINES),
     option("--seeds", type=_seeds, metavar="N", help="seeds 0 to N-1, or a list: 3,4,5; 2010, is one seed"),
     flag("--until-decided", "look after 5, 10, 15, 20 seeds (`looks:`), and add seeds for hypotheses that are open"),
     option("--max-seeds", type=count, metavar="N", help="with --until-decided: the look to end with"),
@@ -91,7 +100,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     if arguments.repeat and arguments.until_decided:
         raise RequestError("--repeat and --until-decided exclude each other: what is committed decides as it is")
     require("torch")  # before workers start
-    planned, looks = plans(arguments.study, arguments.overrides, arguments.seeds), None
+    planned, looks = plans(arguments.study or only_study(), arguments.overrides, arguments.seeds), None
     if arguments.until_decided:
         looks = Looks(planned, arguments.max_seeds)
         planned = looks.plans
