@@ -112,11 +112,14 @@ class KnownRuns:
     def save(self) -> None:
         """Keep what is new for the next command."""
         if self._has_new and self._results.is_ours and self._results.runs.is_dir():
-            there = set(os.listdir(self._results.runs))
-            for name in self._runs.keys() - there:
-                del self._runs[name]
-            self._file.write(self._runs)
-            _READ[self._file.file] = self._file.state(), self._runs
+            there, kept = set(os.listdir(self._results.runs)), KnownRuns(self._results)._runs  # others may have written
+            for name, known in self._runs.items() if kept is not self._runs else ():
+                other = kept.get(name, known)
+                kept[name] = {**other, **known} if other["state"] == known["state"] else known
+            for name in kept.keys() - there:
+                del kept[name]
+            self._file.write(kept)
+            self._runs, _READ[self._file.file] = kept, (self._file.state(), kept)
         self._has_new = False
 
     def _files(self, signature: str) -> list[str]:

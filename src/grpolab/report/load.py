@@ -195,7 +195,7 @@ def read_runs(results: Results, signatures: Iterable[str], unfinished: bool = Fa
     With `unfinished` also those that have only a journal, up to its last whole line, as an outcome of this name.
     """
     outcomes: list[dict[str, Any]] = []
-    journals: list[pa.Table] = []
+    journals: dict[str, pa.Table] = {}
     known = KnownRuns(results)
     for signature in signatures:
         folder, outcome = results.run(signature), known.outcome(signature)
@@ -208,9 +208,9 @@ def read_runs(results: Results, signatures: Iterable[str], unfinished: bool = Fa
                 raise Damaged(outcome["reason"])
             row = known.derived(signature, "row", partial(_outcome_row, outcome))
             if outcome["outcome"] == UNFINISHED:
-                journals.append(_of_run(signature, _read_so_far(folder)))
+                journals[signature] = _read_so_far(folder)
             elif outcome["outcome"] in RESULTS:
-                journals.append(_of_run(signature, read_journal(folder, known.sha256(signature)[2:], results.is_ours)))
+                journals[signature] = read_journal(folder, known.sha256(signature)[2:], results.is_ours)
         except Damaged as damage:
             row = _outcome_row({"outcome": DAMAGED, "reason": str(damage)})
         outcomes.append({"signature": signature, **row})
@@ -218,13 +218,11 @@ def read_runs(results: Results, signatures: Iterable[str], unfinished: bool = Fa
     frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", *_outcome_row({})])
     runs = {"outcomes": frame.astype({column: "Int64" for column in _COUNTS if column in frame})}
     runs |= {NUMBERS: pd.DataFrame(columns=["signature"])}
-    whole = pa.concat_tables(journals, promote_options="permissive") if journals else columns_of([{"kind": ""}])
+    names = [pa.array([name] * len(journal), pa.string()) for name, journal in journals.items()]
+    named = [of.add_column(0, "signature", name) for of, name in zip(journals.values(), names, strict=True)]
+    whole = pa.concat_tables(named, promote_options="permissive") if named else columns_of([{"kind": ""}])
     whole = whole.combine_chunks()  # a chunk of each run makes the choice of a kind six times as slow
     return runs | {table: _of_kind(whole, table.removesuffix("s")) for table in TABLES}
-
-
-def _of_run(signature: str, journal: pa.Table) -> pa.Table:
-    return journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string()))
 
 
 def _outcome_row(outcome: Record, folder: Path | None = None) -> dict[str, Any]:
