@@ -13,6 +13,7 @@ from grpolab.lint.rules import RUN_RULES, check_run
 ONE, SEQUENCE, LONG = "num_iterations=1", "importance_sampling_level=sequence", "max_completion_length=400"
 JSONL = "task=jsonl task.train_file=train.jsonl task.evaluation_file=test.jsonl"
 WARM, TRL_CISPO = "warm_start.max_steps=1500 warm_start.learning_rate=3e-3", "dialect=trl/cispo"
+PRETRAINED, LORA = "model=pretrained model.path=x", "lora={rank:8,alpha:16,targets:null}"
 FILTER = "+filter_groups.metric=correct +filter_groups.max_batches"
 HARD = "warm_start.target_accuracy=0.01"  # with groups of 8 one in 12.9 differs
 REJECTION = "sampler_rejection={policy:old,m2_budget:null,bounds:{token:[0.5,2.0]}}"
@@ -28,6 +29,10 @@ SPEAKS = {  # rule -> runs that break it, and what it says
         "warm_start.max_steps=0": "no warm start: no answer will be right",
         f"{JSONL} warm_start.max_steps=1500": "warm_start.learning_rate=1e-05 hardly moves them",
         JSONL: f"set {WARM}, and max_completion_length (now 256)",
+    },
+    "learning-rate": {
+        f"{PRETRAINED} learning_rate=3e-4": "learning_rate=0.0003: GRPO by training all weights usually takes 1e-06",
+        f"{PRETRAINED} learning_rate=1e-8": "at this rate nothing moves",
     },
     "epsilon-of-another-level": {
         f"{SEQUENCE} {LONG}": "20 times what compares with a token's 0.2 over 400 tokens (0.01)",
@@ -77,12 +82,18 @@ SPEAKS = {  # rule -> runs that break it, and what it says
     "planted-fault": {"fault=dropout": "fault=dropout is planted"},
 }
 SILENT = {  # rule -> runs that do not
+    "learning-rate": [
+        PRETRAINED,
+        f"{PRETRAINED} {LORA} learning_rate=1e-4",
+        "model=smollm2",
+        "learning_rate=1e-8",
+    ],
     "clip-cannot-bind": [
         *(f"{ONE} num_minibatches=2", "num_iterations=2", f"{ONE} staleness=1 old_log_probs=sampler"),
         *(f"{ONE} old_log_probs=sampler sampler_dtype=bfloat16", f"{ONE} kernel=ratio"),
     ],
     "nothing-to-start-from": [
-        *("", f"{JSONL} {WARM}", f"{JSONL} model=pretrained model.path=x", f"{JSONL} reward.function=mine.py:score"),
+        *("", f"{JSONL} {WARM}", f"{JSONL} {PRETRAINED}", f"{JSONL} reward.function=mine.py:score"),
     ],
     "epsilon-of-another-level": [f"{SEQUENCE} {LONG} epsilon=0.03", LONG, f"{SEQUENCE} task=addition"],
     "epsilon-below-noise": [

@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from grpolab.lint.rules import LintFinding, Rules, Sentences, by_severity, check_run, dropout_of, to_findings
+from grpolab.lint.rules import (
+    LintFinding,
+    Rules,
+    Sentences,
+    by_severity,
+    check_rate,
+    check_run,
+    dropout_of,
+    to_findings,
+)
 from grpolab.settings.run import RunSettings
 
 Imported: TypeAlias = tuple[Mapping[str, Any], RunSettings]  # another framework's options, and the run they are read as
@@ -60,7 +69,6 @@ REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps"
 GROUPS = ("num_generations", "per_device_train_batch_size", "num_processes")
 BY_TOKENS_OF_ALL = ("dapo", "cispo", "vespo")  # losses that TRL divides by the tokens of the generation batch
 # The usual learning rate of GRPO on language models, as in TRL, verl and most papers; LoRA takes ten times that.
-USUAL_RATE, HIGH, LOW = 1e-6, 20, 1 / 50  # HIGH and LOW: factors on it beyond which a rate gets a warning
 NARROW = 0.01  # a clip range as narrow as GSPO's, which rounding in bfloat16 alone can exceed
 
 
@@ -90,7 +98,7 @@ def check_config(
     sentences = {rule: f"{keys}{CAVEATS[rule]}" for rule, keys in caveats.items() if keys}
     if "loss_type" in config[0]:  # a file that does not say it has the default of its trainer
         written = {**written, "loss_type": config[0]["loss_type"]}
-    sentences |= _check_rate("rate-for-grpo", *rate, is_lora=False) if rate else {}
+    sentences |= check_rate("rate-for-grpo", *rate, is_lora=False) if rate else {}
     return by_severity([*findings, *check_written(framework, written), *to_findings(KEY_RULES, sentences.items())])
 
 
@@ -173,20 +181,9 @@ def _is(keys: Mapping[str, Any], key: str, value: str = "true") -> bool:
     return str(keys.get(key)).lower() == value
 
 
-def _check_rate(rule: str, key: str, rate: float | None, is_lora: bool) -> Sentences:
-    usual = USUAL_RATE * (10 if is_lora else 1)
-    takes = f"{key}={rate or 0:g}: GRPO by {'LoRA' if is_lora else 'training all weights'} usually takes {usual:g}"
-    if rate is not None and rate >= HIGH * usual:
-        also = "" if is_lora else " (LoRA takes about ten times that)"
-        return {rule: f"{takes}{also}, and more makes reward collapse late"}
-    if rate is not None and 0 < rate <= LOW * usual:
-        return {rule: f"{takes}; at this rate nothing moves"}
-    return {}
-
-
 def _check_trl_file(keys: Mapping[str, Any]) -> Sentences:
     is_lora, has_vllm = _is(keys, "use_peft"), _is(keys, "use_vllm")
-    sentences = _check_rate(
+    sentences = check_rate(
         "learning-rate", "learning_rate", _number(keys, "learning_rate"), is_lora or "lora_r" in keys
     )
     if is_lora and has_vllm:
@@ -223,7 +220,7 @@ def _check_trl_file(keys: Mapping[str, Any]) -> Sentences:
 def _check_verl_file(keys: Mapping[str, Any]) -> Sentences:
     rank = _number(keys, f"{MODEL}lora_rank") or _number(keys, f"{MODEL}lora.rank")
     rate = f"{ACTOR}optim.lr"
-    sentences = _check_rate("verl-learning-rate", rate, _number(keys, rate), bool(rank))
+    sentences = check_rate("verl-learning-rate", rate, _number(keys, rate), bool(rank))
     mini, micro = (_number(keys, f"{ACTOR}ppo_{size}") for size in ("mini_batch_size", "micro_batch_size_per_gpu"))
     group, parallel = _number(keys, f"{ROLLOUT}n") or 1, _number(keys, f"{ACTOR}ulysses_sequence_parallel_size") or 1
     gpus = (_number(keys, "trainer.n_gpus_per_node") or 8) * (_number(keys, "trainer.nnodes") or 1)

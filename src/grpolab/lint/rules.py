@@ -22,6 +22,7 @@ Sentences = dict[str, str]  # rule -> what it found
 RUN_RULES: Rules = {
     "planted-fault": ("warning", "fault"),
     "nothing-to-start-from": ("warning", "warm_start"),
+    "learning-rate": ("warning", "learning_rate"),
     "cap-scales-gradient": ("warning", "epsilon_high"),
     "zero-variance-groups": ("warning", "num_generations"),
     "filter-starves": ("warning", "filter_groups.max_batches"),
@@ -49,6 +50,7 @@ BY_TOKEN = {
     *("token_sum", "token_sum_constant", "token_sum_length", "prompt_mean"),
 }
 FAR = 10.0  # |log(reference / policy)| that no token which matters reaches
+USUAL_RATE, HIGH, LOW = 1e-6, 20, 1 / 50  # HIGH and LOW: factors on it beyond which a rate gets a warning
 SLOW_WARM_START = 1e-4  # a learning rate for pretrained weights
 MOST_EQUAL = 0.5  # share of groups with equal rewards that is worth a warning
 
@@ -84,6 +86,8 @@ def check_run(run: RunSettings) -> list[LintFinding]:
     """Return what the rules find in one run, the most costly first."""
     sentences = _check_signal(run) | _check_clip(run) | _check_rejection(run) | _check_lengths(run)
     sentences |= _check_kl_clamp(run)
+    if isinstance(run.model, PretrainedModel):
+        sentences |= check_rate("learning-rate", "learning_rate", run.learning_rate, is_lora=run.lora is not None)
     return to_findings(RUN_RULES, sentences.items())
 
 
@@ -221,6 +225,18 @@ def _check_rejection(run: RunSettings) -> Sentences:
         "rejection-within-noise": f"bounds of {' and of '.join(narrow)} are within the sampler's own noise: they leave"
         " out by chance, and unlikely tokens first, which teach most"
     }
+
+
+def check_rate(rule: str, key: str, rate: float | None, is_lora: bool) -> Sentences:
+    """Check the learning rate of a pretrained model, whose `key` it is."""
+    usual = USUAL_RATE * (10 if is_lora else 1)
+    takes = f"{key}={rate or 0:g}: GRPO by {'LoRA' if is_lora else 'training all weights'} usually takes {usual:g}"
+    if rate is not None and rate >= HIGH * usual:
+        also = "" if is_lora else " (LoRA takes about ten times that)"
+        return {rule: f"{takes}{also}, and more makes reward collapse late"}
+    if rate is not None and 0 < rate <= LOW * usual:
+        return {rule: f"{takes}; at this rate nothing moves"}
+    return {}
 
 
 def _check_lengths(run: RunSettings) -> Sentences:
