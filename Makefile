@@ -63,7 +63,7 @@ drift: $(READY) ## how far the frameworks have moved from our presets: installed
 
 # Parallel over the cores; to look at one test, call pytest with its file.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal
-test: $(READY) ## the tests, on all cores (7 to 15 minutes on two)
+test: $(READY) ## the tests, on all cores (3 to 15 minutes on two)
 	$(PYTEST) -m 'not slow and not optional'
 
 test-slow: $(READY) ## the tests that take longer, to run after an export too (minutes; CI leaves them out)
