@@ -137,7 +137,7 @@ def test_a_study_as_tables(tmp_path: Path) -> None:
     assert "<table" in study.table("scores")._repr_html_()
     assert "<img" in study.figure("F1")._repr_html_()
     for call, said in (
-        (lambda: gl.compare(study, "no_clap"), "did you mean no_clip"),
+        (lambda: gl.compare(study, "no_clap"), "whose arms are symmetric, clip_higher, no_clip"),
         (lambda: gl.compare(study, "no_clip", quantity="final"), "metric=final is neither"),
         (lambda: study.table("score"), "table=score is not one of scores"),
         (lambda: study.figure("F99"), "is not one of F1"),
@@ -183,6 +183,8 @@ def test_sweep_asks_for_what_the_command_does(tmp_path: Path, monkeypatch: pytes
     assert asked["jobs"] == 1
     assert set(study.runs["seed"]) == {5}
     assert set(study.runs["outcome"]) == {"missing"}
+    study = gl.sweep("smoke", seeds=2, epsilon=0.1, **{"machine.results": str(tmp_path)})
+    assert set(study.runs["seed"]) == {0, 1}
     with pytest.raises(gl.RequestError, match="study smok is unknown"):
         gl.sweep("smok")
     with pytest.raises(gl.RequestError, match="-1, is not allowed: how many seeds"):

@@ -79,6 +79,7 @@ WRONG_OPTIONS = [
     ("sweep smoke --job 2", "--job is no option of `grpolab sweep` (did you mean --jobs?)"),
     ("sweep smoke --seed 2", "did you mean --seeds or --max-seeds?"),
     ("sweep", "STUDY is missing: name one of "),
+    ("init /dev/null/x", "init /dev/null/x: the folder cannot be made: Not a directory"),
     ("tune", "the following arguments are required: STUDY (`"),
     ("swep smoke", "swep is no command (did you mean sweep?)"),
     ("track synk", "track synk is no command (did you mean sync?)"),

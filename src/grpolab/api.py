@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from grpolab.errors import RequestError, near_matches
+from grpolab.errors import RequestError, listing
 from grpolab.paths import SWEEP_STUDY, Results
 from grpolab.quantities import QUANTITIES
 
@@ -207,13 +207,14 @@ def train(*overrides: str, name: str = "adhoc", **settings: Any) -> LoadedStudy:
 
 
 def sweep(
-    study: str, *overrides: str, seeds: Iterable[int] = (), jobs: int | None = None, **settings: Any
+    study: str, *overrides: str, seeds: int | Iterable[int] = (), jobs: int | None = None, **settings: Any
 ) -> LoadedStudy:
     """Train what a study of experiments/ lacks, on `jobs` worker processes, draw its report, and return its runs.
 
-    `overrides` and `settings` hold for every run. Without `seeds`, the study's own.
+    `overrides` and `settings` hold for every run. `seeds`: how many, or which; without, the study's own.
     """
-    chosen = [f"--seeds={','.join(map(str, seeds))},"] if (seeds := list(seeds)) else []
+    seeds = list(range(seeds) if isinstance(seeds, int) else seeds)
+    chosen = [f"--seeds={','.join(map(str, seeds))},"] if seeds else []
     _do(["sweep", study, *overrides, *to_overrides(settings), *chosen, *(["--jobs", str(jobs)] if jobs else [])])
     return load(Path(study).stem, results=_results_of(overrides, settings))
 
@@ -244,7 +245,7 @@ def compare(study: LoadedStudy, of: str, minus: str | None = None, quantity: str
                 rows.append({**pair, **means, **numbers, "paired": part.is_paired})
     for arm in (of, minus):
         if arm is not None and arm not in arms:
-            raise RequestError(f"arm={arm} is no arm of study={study.name}{near_matches(arm, arms)}")
+            raise RequestError(f"arm={arm} is no arm of study={study.name}, whose arms are {listing([*arms])}")
     columns = ["study", "facet", "of", "minus", "quantity", "mean_of", "mean_minus"]
     return pd.DataFrame(rows, columns=[*columns, "difference", "low", "high", "p", "n", "paired"])
 

@@ -14,7 +14,12 @@ PLACES = {"gitignore": ".gitignore", "ci.yml": ".github/workflows/ci.yml"}  # hi
 
 def make_project(folder: Path) -> list[Path]:
     """Write a new project into a folder that is absent or empty; return its files. Raises RequestError."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise RequestError(f"init {folder}: the folder cannot be made: {error.strerror}") from error
+    if not is_empty:
         raise RequestError(f"init {folder}: the folder must be new or empty")
     files = []
     for source in sorted(file for file in TEMPLATE.rglob("*") if file.is_file() and "__pycache__" not in file.parts):

@@ -158,8 +158,7 @@ class Results:
     @classmethod
     def open(cls, root: str | Path) -> Results:
         """Open the folder at `root`, below the project if relative; create it if absent. May raise RequestError."""
-        place = Path(root).expanduser()
-        folder = place if place.is_absolute() else project_root() / place
+        folder = project_root() / Path(root).expanduser()  # an absolute one stays what it is
         marker = folder / "format.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +166,8 @@ class Results:
                 write_json_atomic(marker, {"format": FOLDER_FORMAT})
             written = json.loads(marker.read_text()).get("format")
         except (OSError, ValueError, AttributeError) as error:
-            raise RequestError(f"machine.results={root} cannot be used: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise RequestError(f"machine.results={root} cannot be used: {reason}") from error
         if written != FOLDER_FORMAT:
             raise RequestError(
                 f"machine.results={root} has format {written}, this program writes format {FOLDER_FORMAT}:"

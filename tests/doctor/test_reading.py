@@ -262,6 +262,8 @@ def test_command_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["diagnose", "0123", "--results", str(tmp_path), "--json"]) == 0
     diagnosis = json.loads(capsys.readouterr().out)
     assert diagnosis["causes"] == []
+    assert main(["diagnose", str(tmp_path / "runs" / "0123456789abcdef" / "journal.jsonl"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == diagnosis, "a run's journal is its run, with its settings"
     assert main(["diagnose", "ffff", "--results", str(tmp_path)]) == 2
     assert "run ffff is unknown" in capsys.readouterr().err
 

@@ -204,9 +204,13 @@ def test_a_figure_without_anything_to_show_is_a_sentence_and_no_file(tmp_path, c
     assert manifest["statistic"].endswith("; thin lines are seeds")
 
 
-def test_without_a_name_it_is_the_study_that_is_here(tmp_path):
+def test_without_a_name_it_is_the_study_that_is_here(tmp_path, capsys):
     results = write_study(tmp_path, factors=TWO_ARMS, seeds=1)
     assert default_study(results) == SWEEP_STUDY
+    assert main(["report", "--brief", "--results", str(tmp_path)]) == 0, "the only one"
+    whole_of(results, "another", ["clip_range"])
+    assert main(["report", "--brief", "--results", str(tmp_path)]) == 2
+    assert "STUDY is missing: name one of another, clip_range" in capsys.readouterr().err
     for name in (SWEEP_STUDY, REFERENCE_STUDY):  # the larger one before the other
         whole_of(results, name, ["clip_range"])
         assert default_study(results) == name

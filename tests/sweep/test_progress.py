@@ -57,10 +57,11 @@ def test_warm_starts_count_by_themselves_and_have_their_own_speed(clock, results
     clock[0] = 2.0
     shown.stepped(warm, 2)  # 2 s for a fifth of it: at most 6 s more, and 10 s for the other
     assert shown.left() == "warm starts: at most 16 s left, runs: no estimate yet"
-    shown.finished(warm, {"outcome": "completed", "seconds": 3.0})  # it was good enough early
+    # It was good enough early, and went back to an earlier step than its journal's last, if it has one.
+    shown.finished(warm, {"outcome": "completed", "seconds": 3.0, "accuracy": 0.233})
     assert shown.left() == "warm starts: about 3 s left, runs: no estimate yet"
-    said = "[warm start 1/2] completed: study a, seed 0, 3 s (warm starts: about 3 s left, runs: no estimate yet)\n"
-    assert capsys.readouterr().out == said
+    said = "[warm start 1/2] completed: study a, seed 0, 3 s, accuracy 0.233 on training prompts"
+    assert capsys.readouterr().out == f"{said} (warm starts: about 3 s left, runs: no estimate yet)\n"
     shown.estimate.learn("run", 10.0, 30.0, whole=True)
     assert shown.left() == "about 33 s left"
 

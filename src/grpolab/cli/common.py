@@ -17,8 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, listing
 from grpolab.paths import Results, find_file
+from grpolab.study_names import planned_name
 from grpolab.terminal import say
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -139,6 +140,19 @@ def results_of(arguments: argparse.Namespace) -> Results:
     """Open the results folder that a command works on: --results, from the working directory, or the project's."""
     named: str = arguments.results or ""
     return Results.open(Path(named).expanduser().absolute() if named else machine_defaults()["results"])
+
+
+def study_of(study: str | None, results: Results) -> str:
+    """Return the name of the study that a command is about: the one that is planned here, if none is named."""
+    from grpolab.report.plans import default_study
+
+    if study:
+        return planned_name(results, study)
+    default, planned = default_study(results), results.planned()
+    is_here = default in planned or results.committed_plan(default).is_file()
+    if len(planned) > 1 and not is_here:
+        raise RequestError(f"STUDY is missing: name one of {listing(planned, 60)}")
+    return planned[0] if planned and not is_here else default
 
 
 def machine_defaults() -> dict[str, str]:

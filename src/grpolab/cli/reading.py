@@ -31,6 +31,7 @@ from grpolab.cli.common import (
     results_of,
     say_files,
     say_result,
+    study_of,
     tracking_uri,
 )
 from grpolab.errors import RequestError
@@ -49,13 +50,7 @@ if TYPE_CHECKING:
 
 LOGS = tuple(LOG_NAMES)
 SOURCES = (*LOGS, "mlflow", "wandb-export")
-STUDY_HERE = option("study", nargs="?", metavar="STUDY", help="default: the collection that is planned here")
-
-
-def _study_of(study: str | None, results: Results) -> str:
-    from grpolab.report.plans import default_study
-
-    return planned_name(results, study) if study else default_study(results)
+STUDY_HERE = option("study", nargs="?", metavar="STUDY", help="default: the one that is planned here")
 
 
 @command(RESULTS, option("study", nargs="?", metavar="STUDY"), JSON)
@@ -86,12 +81,12 @@ def figures(arguments: argparse.Namespace) -> None:
 
     results = results_of(arguments)
     drawing.ensure_geometry(results)
-    say_files(arguments, page.draw(results, _study_of(arguments.study, results), arguments.seeds))
+    say_files(arguments, page.draw(results, study_of(arguments.study, results), arguments.seeds))
 
 
 @command(
     RESULTS,
-    option("study", nargs="*", metavar="STUDY|FOLDER", help="default: the collection that is planned here"),
+    option("study", nargs="*", metavar="STUDY|FOLDER", help="default: the one that is planned here"),
     option("--from", dest="source", choices=SOURCES, help="FOLDERs hold logs; mlflow: its database"),
     option(
         "--arm", action="append", default=[], metavar="NAME=FOLDER,...", help="repeatable; default: by config or name"
@@ -117,7 +112,7 @@ def report(arguments: argparse.Namespace) -> None:
     asked = next(iter(arguments.study), None)
     if asked and Path(asked).is_dir() and asked not in {*available(), *results.planned()}:
         raise RequestError(f"STUDY={asked} is a folder: `grpolab report --from trl {asked}` reads logs of TRL in it")
-    study = _study_of(asked, results)
+    study = study_of(asked, results)
     if arguments.brief:
         if arguments.json:
             arguments.result = _claims(results, study)
@@ -247,7 +242,7 @@ def watch(arguments: argparse.Namespace) -> None:
     from grpolab.look.live import make_server
 
     results = results_of(arguments)
-    server = make_server(results, _study_of(arguments.study, results), arguments.port)
+    server = make_server(results, study_of(arguments.study, results), arguments.port)
     say(f"http://{server.server_address[0]!s}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
     with suppress(KeyboardInterrupt), server:
         server.serve_forever()
@@ -260,7 +255,7 @@ def ui(arguments: argparse.Namespace) -> None:
 
     require("mlflow")
     results = results_of(arguments)
-    study = _study_of(arguments.study, results)
+    study = study_of(arguments.study, results)
     ui.serve(results, tracking_uri(results, arguments.uri), study, arguments.port)
 
 
@@ -422,7 +417,9 @@ def evidence_of(arguments: argparse.Namespace) -> Evidence:
     from grpolab.readers.logs import read_log, read_rows
     from grpolab.report import inspect
 
-    if of_log or place.is_file():
+    if place.name == "journal.jsonl" and (place.parent / "settings.yaml").is_file() and not of_log:
+        name = str(place.parent)  # what the run's settings say is not in its journal
+    elif of_log or place.is_file():
         log = read_log(arguments.framework, place, arguments.of_chart)
         return to_evidence(log.with_config(*find_config(place, given=arguments.config)))
     results = results_of(arguments)

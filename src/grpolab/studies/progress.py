@@ -22,7 +22,7 @@ from rich.text import Text
 
 from grpolab.credentials import without_secrets_in
 from grpolab.paths import Results, plain
-from grpolab.studies.facts import JournalReader, duration
+from grpolab.studies.facts import JournalReader, duration, format_facts
 from grpolab.sweep.jobs import RUN, WARM_START, Job
 from grpolab.sweep.ledger import first_line
 from grpolab.terminal import visible
@@ -153,7 +153,10 @@ class Progress:
                 self.note(outcome_line(job, outcome))
             return
         parts = [outcome_line(job, outcome), duration(outcome["seconds"]) if outcome.get("seconds") else ""]
-        if journal and (summary := journal.summarize()):
+        if journal and outcome.get("accuracy") is not None:  # a warm start's, which may end before its journal does
+            course = format_facts({**journal.facts(), "accuracy_end": outcome["accuracy"]})["accuracy"]
+            parts.append(f"accuracy {course or format(outcome['accuracy'], '.3f')} on training prompts")
+        elif journal and (summary := journal.summarize()):
             parts.append(summary + (" on training prompts" if job.kind == WARM_START else ""))
         parts += ["the reward never moved"] if journal and journal.constant_reward is not None else []
         self.note(f"{self.count(job.kind)} {', '.join(filter(None, parts))}{self._left_in_brackets()}")
