@@ -227,6 +227,8 @@ def test_seeds_that_are_not_fresh_are_refused(said: dict[str, str], repository: 
     ]
     with pytest.raises(RequestError, match=r"seeds=2000,2001 are 2: study clip_range looks at 5,10,15,20 of them"):
         write_down(said, FRESH[:2])
+    with pytest.raises(RequestError, match=r"^seeds=0,1,2,...,1999 are for exploring"):  # `--seeds 2000` counts them
+        write_down(said, range(2000))
     with pytest.raises(RequestError, match="has no hypothesis"):
         write_down({})
     assert not (repository / REGISTRY).exists()

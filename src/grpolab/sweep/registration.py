@@ -19,7 +19,7 @@ from typing import Any
 from grpolab.errors import RequestError
 from grpolab.paths import commit, git, project_root, roots
 from grpolab.sweep.study import Study
-from grpolab.vocabulary import CONFIRMATION_SEEDS, REGISTRY
+from grpolab.vocabulary import CONFIRMATION_SEEDS, LOOKS, REGISTRY
 
 # The fields of a study that decide its hypotheses.
 _RULES = {"name", "overrides", "factors", "compare", "baseline", "skip", "primary_metric", "stability"}
@@ -142,4 +142,4 @@ def register(
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    return ",".join(map(str, numbers))
+    return ",".join(map(str, numbers if len(numbers) <= LOOKS[-1] else [*numbers[:3], "...", numbers[-1]]))
