@@ -79,7 +79,7 @@ _READ: dict[Path, tuple[State, dict[str, Record]]] = {}  # what this process has
 
 
 class KnownRuns:
-    """What is known of the runs with a result in a results folder; a process has it once, however many ask."""
+    """What has been read of the finished runs in a results folder; all instances of a process share it."""
 
     def __init__(self, results: Results) -> None:
         self._results, self._file = results, KeptFile(results.root / "known_runs.json")
@@ -113,7 +113,7 @@ class KnownRuns:
         """Keep what is new for the next command."""
         if self._has_new and self._results.is_ours and self._results.runs.is_dir():
             there, kept = set(os.listdir(self._results.runs)), KnownRuns(self._results)._runs  # others may have written
-            for name, known in self._runs.items() if kept is not self._runs else ():
+            for name, known in self._runs.items():
                 other = kept.get(name, known)
                 kept[name] = {**other, **known} if other["state"] == known["state"] else known
             for name in kept.keys() - there:

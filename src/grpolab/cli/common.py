@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse the request."""
-        raise RequestError(f"{message.replace(', key=value', '')} (`{self.prog} --help`)")  # that may be left out
+        raise RequestError(f"{message} (`{self.prog} --help`)")
 
 
 def say_result(arguments: argparse.Namespace, value: Any, text: object) -> None:
@@ -143,7 +143,7 @@ def results_of(arguments: argparse.Namespace) -> Results:
 
 
 def study_of(study: str | None, results: Results) -> str:
-    """Return the name of the study that a command is about: the one that is planned here, if none is named."""
+    """Return the name of a command's study; where it names none, of the one that is planned here."""
     from grpolab.report.plans import default_study
 
     if study:

@@ -26,7 +26,7 @@ def _seeds(text: str) -> list[int]:
     return [int(part) for part in parts] if "," in text else list(range(int(text)))
 
 
-OVERRIDES = option("overrides", nargs="*", metavar="key=value", help="Hydra overrides, of a study for every run")
+OVERRIDES = option("overrides", nargs="*", default=[], metavar="key=value", help="Hydra overrides, for every run")
 JOBS = option("--jobs", type=count, metavar="N", help="workers; default: one per core, or per GPU")
 RETRY_FAILED = flag("--retry-failed", "run failed cells again; their error is kept")
 JSON_LINES = flag("--json-lines", "one JSON object per event, for programs")

@@ -82,7 +82,7 @@ def causes_of(part: StudyRuns) -> dict[str, tuple[Finding, ...]]:
     return causes
 
 
-def _find(tables: Mapping[str, Any], signature: str, facts: Record, _: Any = None) -> list[Record]:
+def _find(tables: Mapping[str, Any], signature: str, facts: Record) -> list[Record]:
     """Return the findings of a run as records that JSON can hold."""
     rows = {
         name: of.get_group(signature).dropna(axis=1, how="all") if signature in of.indices else pd.DataFrame()

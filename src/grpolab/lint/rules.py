@@ -228,7 +228,7 @@ def _check_rejection(run: RunSettings) -> Sentences:
 
 
 def check_rate(rule: str, key: str, rate: float | None, is_lora: bool) -> Sentences:
-    """Check the learning rate of a pretrained model, whose `key` it is."""
+    """Check a pretrained model's learning rate, which `key` names."""
     usual = USUAL_RATE * (10 if is_lora else 1)
     takes = f"{key}={rate or 0:g}: GRPO by {'LoRA' if is_lora else 'training all weights'} usually takes {usual:g}"
     if rate is not None and rate >= HIGH * usual:

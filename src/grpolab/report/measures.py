@@ -69,10 +69,10 @@ def keep_of_run(study: StudyRuns, known: KnownRuns, cell: Any, what: str, asked:
     By the journal's hash, because a committed run may have another one. Runs of others have no signature of ours.
     """
     asked = hashlib.sha256(f"{getattr(cell, 'journal_sha256', None)} {asked}".encode()).hexdigest()
-    return compute() if study.is_found else known.derived(cell.signature, f"{what} {asked}", compute)
+    return compute() if study.is_found else known.derived(cell.signature, f"{what} {asked}", lambda _: compute())
 
 
-def _of_journal(study: StudyRuns, cell: Any, settings: dict[str, Any], _: Any = None) -> dict[str, float | bool]:
+def _of_journal(study: StudyRuns, cell: Any, settings: dict[str, Any]) -> dict[str, float | bool]:
     tables = study.of_cell("updates", cell), study.of_cell("rollouts", cell)
     return journal_quantities(*tables, settings, study.thresholds)
 
