@@ -14,6 +14,7 @@ import report_results
 from report_results import rewrite, whole_of, write_run, write_study
 
 from grpolab.cli import main
+from grpolab.cli.common import study_of
 from grpolab.doctor import CAUSES
 from grpolab.doctor.section import assess
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, Results, project_root, write_json_atomic
@@ -207,7 +208,10 @@ def test_a_figure_without_anything_to_show_is_a_sentence_and_no_file(tmp_path, c
 def test_without_a_name_it_is_the_study_that_is_here(tmp_path, capsys):
     results = write_study(tmp_path, factors=TWO_ARMS, seeds=1)
     assert default_study(results) == SWEEP_STUDY
-    assert main(["report", "--brief", "--results", str(tmp_path)]) == 0, "the only one"
+    export_reference(results, "clip_range")
+    results.committed_plan("clip_range").rename(results.committed_plan(SWEEP_STUDY))  # as a package brings along
+    assert study_of(None, results) == "clip_range", "the only one that is planned here"
+    shutil.rmtree(results.reference)
     whole_of(results, "another", ["clip_range"])
     assert main(["report", "--brief", "--results", str(tmp_path)]) == 2
     assert "STUDY is missing: name one of another, clip_range" in capsys.readouterr().err

@@ -149,10 +149,9 @@ def study_of(study: str | None, results: Results) -> str:
     if study:
         return planned_name(results, study)
     default, planned = default_study(results), results.planned()
-    is_here = default in planned or results.committed_plan(default).is_file()
-    if len(planned) > 1 and not is_here:
+    if len(planned) > 1 and default not in planned and not results.committed_plan(default).is_file():
         raise RequestError(f"STUDY is missing: name one of {listing(planned, 60)}")
-    return planned[0] if planned and not is_here else default
+    return planned[0] if len(planned) == 1 else default
 
 
 def machine_defaults() -> dict[str, str]:
